@@ -1,0 +1,1 @@
+"""What argv can ask for: serve, demo."""

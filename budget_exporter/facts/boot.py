@@ -1,0 +1,170 @@
+"""What the engine says of itself: figures as printed, facts per rank, phase, and how it died."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import Literal
+
+Phase = Literal[
+    "starting",
+    "loading",
+    "profiling",
+    "allocating_kv",
+    "capturing",
+    "warming_up",
+    "serving",
+    "sleeping",
+    "failing",
+    "stopped",
+    "unknown",
+]
+PHASES: tuple[Phase, ...] = (
+    "starting",
+    "loading",
+    "profiling",
+    "allocating_kv",
+    "capturing",
+    "warming_up",
+    "serving",
+    "sleeping",
+    "failing",
+    "stopped",
+    "unknown",
+)
+Cause = Literal[
+    "budget_above_free",
+    "weights_oom",
+    "profile_oom",
+    "profile_assert",
+    "no_kv_room",
+    "kv_below_max_len",
+    "kv_alloc_oom",
+    "graph_capture_oom",
+    "warmup_oom",
+    "first_request_oom",
+    "runtime_oom",
+    "wakeup_oom",
+    "not_memory",
+    "unknown",
+]
+CAUSES: tuple[Cause, ...] = (
+    "budget_above_free",
+    "weights_oom",
+    "profile_oom",
+    "profile_assert",
+    "no_kv_room",
+    "kv_below_max_len",
+    "kv_alloc_oom",
+    "graph_capture_oom",
+    "warmup_oom",
+    "first_request_oom",
+    "runtime_oom",
+    "wakeup_oom",
+    "not_memory",
+    "unknown",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Printed:
+    """
+    A size the engine printed.
+
+    ``bytes`` is the printed figure (signed), ``rounding`` the half-width of what it may stand for: 31.29 GiB is
+    33597381059 B give or take 5368709 B.
+    """
+
+    bytes: int
+    rounding: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The expert-offload plan block, row by row; a row that was not printed is None."""
+
+    budget: Printed | None = None
+    non_expert: Printed | None = None
+    kv_reserve: Printed | None = None
+    kv_bytes_per_token: int | None = None
+    """``registry N B/token`` of the reserve row."""
+    cuda_graphs: Printed | None = None
+    runtime_overhead: Printed | None = None
+    arena: Printed | None = None
+    slots: int | None = None
+    resident_experts: Printed | None = None
+    host_experts: Printed | None = None
+    ple: Printed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankFacts:
+    """Figures one rank printed; None where it printed none."""
+
+    free_at_init: Printed | None = None
+    size_at_init: Printed | None = None
+    requested: Printed | None = None
+    weights: Printed | None = None
+    activation: Printed | None = None
+    non_torch: Printed | None = None
+    consumed: Printed | None = None
+    graph_estimate: Printed | None = None
+    graph_capture: Printed | None = None
+    kv_available: Printed | None = None
+    kv_reserved: Printed | None = None
+    """``reserved X GiB memory for KV Cache as specified by kv_cache_memory_bytes``."""
+    plan: Plan | None = None
+    overhead_measured: Printed | None = None
+    kv_bytes_per_token_measured: int | None = None
+
+    def over(self, fallback: RankFacts) -> RankFacts:
+        """Return these facts with the gaps filled from ``fallback`` (facts whose line named no rank)."""
+        gaps = {f.name: getattr(fallback, f.name) for f in fields(self) if getattr(self, f.name) is None}
+        return replace(self, **gaps)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How an engine died; ``tried`` and ``free`` where the engine printed them."""
+
+    at: float
+    """Unix time of the line, or of the death where there was no line."""
+    phase: Phase
+    cause: Cause
+    rank: int | None = None
+    tried: Printed | None = None
+    free: Printed | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BootReport:
+    """Everything one boot of one engine has said so far."""
+
+    version: str | None = None
+    """vLLM's version, e.g. ``0.28.0``."""
+    release: str | None = None
+    """The fork's own release, e.g. ``28.04.9``."""
+    model: str | None = None
+    architecture: str | None = None
+    phase: Phase = "unknown"
+    phase_at: float | None = None
+    common: RankFacts = field(default_factory=RankFacts)
+    """Facts whose line named no rank: they hold for every rank that has none of its own."""
+    ranks: Mapping[int, RankFacts] = field(default_factory=dict)
+    kv_tokens: int | None = None
+    kv_concurrency: float | None = None
+    max_model_len: int | None = None
+    graphs: int | None = None
+    """Number of graphs the engine said it would capture."""
+    graph_charge_applied: bool | None = None
+    """Whether an estimate was charged; None where neither line nor version tells."""
+    args: Mapping[str, str] = field(default_factory=dict)
+    """``non-default args`` after the engine resolved them; allow-listed names only."""
+    failure: Failure | None = None
+    unparsed: int = 0
+    """Lines that passed the budget pre-filter and did not parse."""
+
+    def of(self, rank: int) -> RankFacts:
+        """Return the facts that hold for ``rank``."""
+        own = self.ranks.get(rank)
+        return self.common if own is None else own.over(self.common)

@@ -1,0 +1,116 @@
+"""What runs: the engine's processes, the shape its flags give it, where its ranks sit, who restarts it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+SupervisorName = Literal["systemd", "podman", "docker", "kubernetes", "none"]
+UnitState = Literal["active", "activating", "auto_restart", "failed", "inactive", "unknown"]
+UNIT_STATES: tuple[UnitState, ...] = ("active", "activating", "auto_restart", "failed", "inactive", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessKey:
+    """A process that stays the same process: a PID alone is reused."""
+
+    pid: int
+    start_ticks: int
+    """Field 22 of /proc/PID/stat: clock ticks after boot."""
+    boot_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One process below the engine's main process; ``rank`` where its title tells (``VLLM::Worker_TP1`` is 1)."""
+
+    pid: int
+    title: str
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSighting:
+    """
+    One engine as a finder saw it.
+
+    ``argv`` and ``environ`` never leave the process; ``environ`` holds allow-listed names only and is None where it may
+    not be read, which is not the same as empty.
+    """
+
+    source: str
+    main: ProcessKey
+    started_at: float
+    """Unix time of the main process's start."""
+    argv: tuple[str, ...]
+    environ: Mapping[str, str] | None
+    workers: tuple[Worker, ...] = ()
+    cwd: str | None = None
+    unit: str | None = None
+    """systemd unit with its suffix, e.g. ``vllm-qwen.service``."""
+    container: str | None = None
+    supervisor: SupervisorName = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """
+    One set of budget flags, as the engine understands them; None means not given, so the engine's default applies.
+
+    Sizes in bytes or tokens, ``utilization`` as a ratio. ``given`` keeps the allow-listed flags as they were typed.
+    """
+
+    model: str | None = None
+    served_model_name: str | None = None
+    port: int | None = None
+    utilization: float | None = None
+    kv_cache_memory_bytes: int | None = None
+    num_gpu_blocks_override: int | None = None
+    max_model_len: int | None = None
+    """None also for ``auto`` and -1: then only the engine knows."""
+    max_num_seqs: int | None = None
+    max_num_batched_tokens: int | None = None
+    block_size: int | None = None
+    kv_cache_dtype: str | None = None
+    tensor_parallel_size: int = 1
+    pipeline_parallel_size: int = 1
+    data_parallel_size: int = 1
+    enforce_eager: bool = False
+    speculative: bool = False
+    expert_offload: bool = False
+    expert_precise_memory: bool = False
+    expert_offload_mem: str | None = None
+    expert_resident_layers: str | None = None
+    graph_base_mib: int | None = None
+    """VLLM_CUDAGRAPH_MEM_BASE_MB of the expert-offload fork."""
+    graph_per_graph_mib: int | None = None
+    """VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB."""
+    graph_estimate_mib: int | None = None
+    """VLLM_CUDAGRAPH_MEM_ESTIMATE_MB: an explicit total that beats the two above."""
+    estimate_graphs: bool | None = None
+    """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS, None when unset."""
+    given: Mapping[str, str] = field(default_factory=dict)
+    faults: tuple[str, ...] = ()
+    """Flags the engine itself would reject or that could not be read, one sentence each."""
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where one rank runs; ``device`` is None where that cannot be told, and ``why`` says so."""
+
+    rank: str
+    device: str | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Supervision:
+    """What the supervisor says of a unit or container."""
+
+    supervisor: SupervisorName
+    unit: str
+    state: UnitState
+    nrestarts: int | None
+    exit_code: int | None = None
+    result: str = ""

@@ -1,0 +1,146 @@
+"""The budget of one shape: terms with their origin, a partition per rank, the limits that go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Component = Literal[
+    "weights",
+    "activation",
+    "non_torch",
+    "consumed",
+    "headroom",
+    "cuda_graphs",
+    "multimodal",
+    "runtime_overhead",
+    "kv_reserve",
+    "graph_reserve",
+    "dummy_block",
+]
+COMPONENTS: tuple[Component, ...] = (
+    "weights",
+    "activation",
+    "non_torch",
+    "consumed",
+    "headroom",
+    "cuda_graphs",
+    "multimodal",
+    "runtime_overhead",
+    "kv_reserve",
+    "graph_reserve",
+    "dummy_block",
+)
+Origin = Literal["flag", "env", "config", "default", "registry", "geometry", "log", "endpoint", "measured"]
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One named part of a budget in bytes, where it came from, and what a deploy can turn to change it."""
+
+    name: str
+    bytes: int
+    source: Origin
+    lever: str = ""
+    """Flag or environment name that moves the term; empty where only an image edit reaches it."""
+    note: str = ""
+    rounding: int = 0
+    """Half-width of a printed figure, in bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A ratio that must not be exceeded; ``low`` and ``high`` differ where it comes from a printed figure."""
+
+    ratio: float
+    low: float
+    high: float
+    source: Origin
+
+
+@dataclass(frozen=True, slots=True)
+class Constants:
+    """
+    Fitted constants of one (architecture, release, TP); bytes, tokens or ratios.
+
+    Data, not law: loaded from ``registry/*.yaml`` or the configuration and handed to the law.
+    """
+
+    architecture: str
+    release: str | None
+    tensor_parallel_size: int
+    source: str
+    kv_bytes_per_token: int
+    kv_reserve_factor: float
+    kv_reserve_requests: int
+    overhead_precise: int
+    overhead_default: int
+    overhead_anchor_tokens: int
+    overhead_slope_per_1024_tokens: int
+    expert_bytes: int
+    graph_base_mib: int
+    graph_per_graph_mib: int
+    graphs_piecewise: int
+    graphs_speculative: int
+    non_expert: int | None = None
+    mamba_pages: int | None = None
+    """Bytes of mamba pages per sequence; None where they are only known as a part of ``non_expert``."""
+    non_torch: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RankInput:
+    """What a law must know of one rank's device."""
+
+    rank: str
+    size: int
+    free_at_init: int | None = None
+    free_at_init_rounding: int = 0
+    free_at_init_source: Origin = "measured"
+
+
+@dataclass(frozen=True, slots=True)
+class RankLedger:
+    """
+    One rank's request as a partition: the charges and ``pool`` (KV pool, or arena) sum to ``requested``.
+
+    ``within`` are parts of a charge or of the arena, ``outside`` what the device carries beside the request; neither is
+    ever added to the partition.
+    """
+
+    rank: str
+    size: int
+    requested: int
+    charges: tuple[Term, ...]
+    pool: Term | None
+    """What the charges leave: the KV pool or the arena; None where a charge is unknown, so the partition is open."""
+    kv_pool: Term | None = None
+    arena_slots: int | None = None
+    within: tuple[Term, ...] = ()
+    outside: tuple[Term, ...] = ()
+    limit: Limit | None = None
+    bootable: bool | None = None
+    """Whether the engine's own check at init passes; None where free at init is unknown or too coarsely printed."""
+    margin: int | None = None
+    """Bytes the law predicts left on the device after everything; signed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ledger:
+    """The budget of all ranks of an engine under one law."""
+
+    law: str
+    version: str
+    """Version of the engine the law was applied for; empty when unknown."""
+    assumed: bool
+    """True where law or version had to be assumed."""
+    ranks: Mapping[str, RankLedger] = field(default_factory=dict)
+    kv_pool_tokens: int | None = None
+    kv_bytes_per_token: Mapping[str, int] = field(default_factory=dict)
+    """Price of a token by origin: registry, geometry, measured."""
+    kv_min_tokens: int | None = None
+    utilization: Term | None = None
+    host: tuple[Term, ...] = ()
+    """Host memory the shape pins."""
+    notes: tuple[str, ...] = ()

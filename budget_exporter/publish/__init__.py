@@ -1,0 +1,1 @@
+"""Render Snapshots: metrics, page, HTTP."""

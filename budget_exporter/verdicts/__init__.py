@@ -1,0 +1,1 @@
+"""Pure: compare plan, the engine's own words and measurement, and judge."""

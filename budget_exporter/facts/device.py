@@ -22,7 +22,7 @@ class DeviceIdentity:
     sampler: str
     """Which counters ``used`` comes from, e.g. ``amdgpu_vram``, or ``amdgpu_gtt`` on a device without memory of its own."""
     uuid: str | None = None
-    """The card itself, where it says so: another card in the same slot is another device to the high-water mark."""
+    """The card itself, where it says so: another card in the same slot is another device to the mark."""
     order: int | None = None
     """Index in the compute runtime's own order; None where the runtime cannot open the device."""
     integrated: bool = False

@@ -90,6 +90,15 @@ class Constants:
 
 
 @dataclass(frozen=True, slots=True)
+class RegistryEntry:
+    """Constants and the engines they are for: shell patterns on the model's name, on the fork's release, and TP."""
+
+    models: tuple[str, ...]
+    releases: tuple[str, ...]
+    constants: Constants
+
+
+@dataclass(frozen=True, slots=True)
 class RankInput:
     """What a law must know of one rank's device."""
 

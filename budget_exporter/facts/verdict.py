@@ -82,6 +82,15 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class Measured:
+    """What the device of one rank holds, in bytes."""
+
+    size: int
+    used: int
+    high_water: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankVerdict:
     """One rank's comparison; bytes, signed, None where a side is unknown."""
 

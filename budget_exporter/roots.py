@@ -1,4 +1,4 @@
-"""Where the host is seen: node_exporter's ``--path.*`` convention, so that a container or a test can point elsewhere."""
+"""Where the host is seen (node_exporter's ``--path.*``), so that a container or a test can point elsewhere."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ class DeviceIdentity:
     model: str
     driver: str
     sampler: str
-    """Which counters ``used`` comes from, e.g. ``amdgpu_vram``, or ``amdgpu_gtt`` on a device without memory of its own."""
+    """Which counters ``used`` comes from: ``amdgpu_vram``, or ``amdgpu_gtt`` where the memory is the host's."""
     uuid: str | None = None
     """The card itself, where it says so: another card in the same slot is another device to the mark."""
     order: int | None = None

@@ -27,6 +27,8 @@ class DeviceIdentity:
     """Index in the compute runtime's own order; None where the runtime cannot open the device."""
     integrated: bool = False
     """True for an iGPU or APU, whose memory is the host's."""
+    high_water_source: str = "sampled"
+    """Where the high-water mark comes from: ``sampled`` here, ``driver`` where the driver keeps a peak of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +89,5 @@ class HighWater:
     all_time: int
     baseline: int | None = None
     window: tuple[tuple[float, int], ...] = ()
+    size: int | None = None
+    """Size of the card the mark is of: where the card has no ``uuid``, another size is another card."""

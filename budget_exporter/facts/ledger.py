@@ -62,27 +62,28 @@ class Limit:
 @dataclass(frozen=True, slots=True)
 class Constants:
     """
-    Fitted constants of one (architecture, release, TP); bytes, tokens or ratios.
+    Fitted constants of one (architecture, release, TP); bytes, tokens or ratios, None where no source states one.
 
-    Data, not law: loaded from ``registry/*.yaml`` or the configuration and handed to the law.
+    Data, not law: loaded from ``registry/*.yaml`` or the configuration and handed to the law, which leaves out the
+    terms it has no constant for and says so.
     """
 
     architecture: str
     release: str | None
     tensor_parallel_size: int
     source: str
-    kv_bytes_per_token: int
-    kv_reserve_factor: float
-    kv_reserve_requests: int
-    overhead_precise: int
-    overhead_default: int
-    overhead_anchor_tokens: int
-    overhead_slope_per_1024_tokens: int
-    expert_bytes: int
-    graph_base_mib: int
-    graph_per_graph_mib: int
-    graphs_piecewise: int
-    graphs_speculative: int
+    kv_bytes_per_token: int | None = None
+    kv_reserve_factor: float | None = None
+    kv_reserve_requests: int | None = None
+    overhead_precise: int | None = None
+    overhead_default: int | None = None
+    overhead_anchor_tokens: int | None = None
+    overhead_slope_per_1024_tokens: int | None = None
+    expert_bytes: int | None = None
+    graph_base_mib: int | None = None
+    graph_per_graph_mib: int | None = None
+    graphs_piecewise: int | None = None
+    graphs_speculative: int | None = None
     non_expert: int | None = None
     mamba_pages: int | None = None
     """Bytes of mamba pages per sequence; None where they are only known as a part of ``non_expert``."""
@@ -133,6 +134,8 @@ class RankLedger:
     """Whether the engine's own check at init passes; None where free at init is unknown or too coarsely printed."""
     margin: int | None = None
     """Bytes the law predicts left on the device after everything; signed."""
+    registry: tuple[Term, ...] = ()
+    """What flags and registry give for ``charges`` and ``pool`` where the engine's plan block won; only to compare."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +153,11 @@ class Ledger:
     """Price of a token by origin: registry, geometry, measured."""
     kv_min_tokens: int | None = None
     utilization: Term | None = None
+    """Where the share asked for comes from; ``bytes`` is the largest request over ranks."""
+    utilization_ratio: float | None = None
+    """The share itself: the flag, or the default of the engine's version."""
+    graphs: int | None = None
+    """Number of graphs the graph charge is for."""
     host: tuple[Term, ...] = ()
     """Host memory the shape pins."""
     notes: tuple[str, ...] = ()

@@ -51,6 +51,8 @@ class EngineSighting:
     """systemd unit with its suffix, e.g. ``vllm-qwen.service``."""
     container: str | None = None
     supervisor: SupervisorName = "none"
+    inner_pid: int | None = None
+    """The main process's PID inside its own PID namespace, which is what its log lines print."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,3 @@
+from budget_exporter.cli import main
+
+raise SystemExit(main())

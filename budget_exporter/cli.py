@@ -1,0 +1,81 @@
+"""argv into a command: the only place that reads it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from budget_exporter import __version__
+from budget_exporter.errors import ConfigError
+from budget_exporter.logs import FORMATS, LEVELS
+from budget_exporter.sidecar.sources import SOURCES
+
+__all__ = ["main"]
+
+COMMANDS = {"serve": "watch this host (the default)", "demo": "watch a synthetic host with two cards and one engine"}
+SCENARIOS = ("healthy", "knife-edge", "crash-loop")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that ``argv`` (sys.argv without it) asks for; return the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    command = words.pop(0) if words and words[0] in COMMANDS else "serve"
+    options = _parser(command).parse_args(words)
+    try:
+        if command == "demo":
+            from budget_exporter.commands import demo  # noqa: PLC0415 - serve must not pay for it
+
+            return demo.run(options)
+        from budget_exporter.commands import serve  # noqa: PLC0415 - so that --help is quick
+
+        return serve.run(serve.settings(options))
+    except ConfigError as error:
+        print(f"budget-exporter: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
+        return 2
+
+
+def _parser(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"budget-exporter {command}",
+        usage="budget-exporter [serve | demo] [flags]",
+        description="Export the device-memory budget of LLM engines: plan, the engine's own words, measurement.",
+        epilog="commands: " + "; ".join(f"{name}: {text}" for name, text in COMMANDS.items()),
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--version", action="version", version=f"budget-exporter {__version__}")
+    add("--config.file", dest="config", type=Path, metavar="FILE", help="YAML configuration")
+    add(
+        "--web.listen-address",
+        dest="listen",
+        action="append",
+        metavar="[HOST]:PORT",
+        help="address to listen on, may be repeated (default :19470)",
+    )
+    add("--web.telemetry-path", dest="telemetry", default="/metrics", metavar="PATH", help="default %(default)s")
+    add("--path.sysfs", dest="sysfs", type=Path, default=Path("/sys"), metavar="DIR", help="default %(default)s")
+    add("--path.procfs", dest="procfs", type=Path, default=Path("/proc"), metavar="DIR", help="default %(default)s")
+    add("--path.rootfs", dest="rootfs", type=Path, default=Path("/"), metavar="DIR", help="default %(default)s")
+    add("--state.file", dest="state", metavar="FILE", help="default $STATE_DIRECTORY/state.json; empty: keep no state")
+    for name in SOURCES:
+        add(
+            f"--source.{name}",
+            dest=f"source_{name}",
+            action="store_true",
+            default=True,
+            help=f"read {name} (default on)",
+        )
+        add(f"--no-source.{name}", dest=f"source_{name}", action="store_false", help=argparse.SUPPRESS)
+    add("--log.level", dest="level", choices=LEVELS, default="info")
+    add("--log.format", dest="format", choices=FORMATS, default="logfmt")
+    if command == "demo":
+        add("--scenario", choices=SCENARIOS, default="healthy", help="what the synthetic engine does")
+        add(
+            "--if-nothing-to-watch",
+            dest="if_nothing",
+            action="store_true",
+            help="watch this host where it has a device or an engine, else the synthetic one",
+        )
+    return parser

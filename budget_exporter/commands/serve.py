@@ -1,0 +1,152 @@
+"""Serve: run the sidecar and its HTTP endpoints until SIGTERM."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import os
+import platform
+import signal
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aiohttp import web
+
+from budget_exporter import __version__, config
+from budget_exporter.errors import ConfigError
+from budget_exporter.logs import set_up
+from budget_exporter.publish import http
+from budget_exporter.roots import Roots
+from budget_exporter.sidecar import Options, Sidecar
+from budget_exporter.sidecar.sources import SOURCES
+
+__all__ = ["Settings", "run", "settings"]
+
+DEFAULT_LISTEN = ":19470"
+_LOG = logging.getLogger("budget_exporter")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the flags say, checked."""
+
+    config: Path | None = None
+    listen: tuple[tuple[str | None, int], ...] = ((None, 19470),)
+    telemetry: str = "/metrics"
+    roots: Roots = field(default_factory=Roots)
+    state: Path | None = None
+    off: frozenset[str] = frozenset()
+    level: str = "info"
+    format: str = "logfmt"
+    demo: bool = False
+
+
+def settings(options: argparse.Namespace) -> Settings:
+    """Return the settings that the parsed flags give; raise ConfigError naming the flag that is wrong."""
+    if not options.telemetry.startswith("/"):
+        raise ConfigError(f"--web.telemetry-path: must start with a slash: {options.telemetry!r}")
+    for flag, path in (("sysfs", options.sysfs), ("procfs", options.procfs), ("rootfs", options.rootfs)):
+        if not path.is_dir():
+            raise ConfigError(f"--path.{flag}: no such directory: {path}")
+    return Settings(
+        config=options.config,
+        listen=tuple(_address(text) for text in options.listen or [DEFAULT_LISTEN]),
+        telemetry=options.telemetry,
+        roots=Roots(options.sysfs, options.procfs, options.rootfs),
+        state=_state(options.state),
+        off=frozenset(name for name in SOURCES if not getattr(options, f"source_{name}")),
+        level=options.level,
+        format=options.format,
+    )
+
+
+def _address(text: str) -> tuple[str | None, int]:
+    """Return (host or None for all addresses, port) of ``[HOST]:PORT``; an IPv6 host stands in brackets."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - the largest port there is
+        raise ConfigError(f"--web.listen-address: not [HOST]:PORT: {text!r}")
+    return host.removeprefix("[").removesuffix("]") or None, int(port)
+
+
+def _state(given: str | None) -> Path | None:
+    if given is not None:
+        return Path(given) if given else None
+    directory = os.environ.get("STATE_DIRECTORY")
+    # systemd gives several directories as a colon-separated list; the first is ours.
+    return Path(directory.split(":")[0]) / "state.json" if directory else None
+
+
+def run(chosen: Settings) -> int:
+    """
+    Serve until SIGTERM or SIGINT; return the exit status.
+
+    Raise ConfigError where the configuration or a registry is wrong.
+    """
+    set_up(chosen.level, chosen.format)
+    loaded = config.load(chosen.config, frozenset(SOURCES))
+    sidecar = Sidecar(loaded, _options(chosen))
+    status = asyncio.run(_serve(sidecar, chosen))
+    logging.shutdown()
+    # A thread that hangs in the kernel would hold up a normal exit for ever; everything that matters is on disk.
+    os._exit(status)
+
+
+def _options(chosen: Settings) -> Options:
+    return Options(
+        roots=chosen.roots,
+        state_file=chosen.state,
+        off=chosen.off,
+        demo=chosen.demo,
+        version=__version__,
+        revision=os.environ.get("BUDGET_EXPORTER_REVISION", "unknown"),
+        python_version=platform.python_version(),
+    )
+
+
+async def _serve(sidecar: Sidecar, chosen: Settings) -> int:
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(
+        signal.SIGHUP, lambda: sidecar.reload(lambda: config.load(chosen.config, frozenset(SOURCES)))
+    )
+    application = http.application(lambda: sidecar.snapshot, telemetry_path=chosen.telemetry)
+    runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.2)
+    await runner.setup()
+    try:
+        for host, port in chosen.listen:
+            site = web.TCPSite(runner, host, port)
+            try:
+                await site.start()
+            except OSError as error:
+                _LOG.error("--web.listen-address: cannot listen on %s:%d: %s", host or "", port, _reason(error))
+                return 1
+        for address in runner.addresses:
+            _LOG.info("listening on %s:%d", address[0], address[1])
+        return await _watch(sidecar, stop)
+    finally:
+        await runner.cleanup()
+
+
+async def _watch(sidecar: Sidecar, stop: asyncio.Event) -> int:
+    """Run the sidecar until told to stop; return 1 where it ended by itself."""
+    # What start-up left behind is never garbage: without this every full collection walks all of it.
+    gc.collect()
+    gc.freeze()
+    watch = asyncio.create_task(sidecar.run(), name="sidecar")
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait({watch, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    if watch.done():
+        _LOG.critical("the sidecar ended", exc_info=watch.exception())
+        return 1
+    watch.cancel()
+    await asyncio.wait({watch}, timeout=0.8)
+    _LOG.info("stopped")
+    return 0
+
+
+def _reason(error: OSError) -> str:
+    return os.strerror(error.errno) if error.errno else str(error)

@@ -1,0 +1,160 @@
+"""The configuration: what an operator decides, typed and frozen; a key that is not here is an error."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+
+from budget_exporter import yaml_file
+from budget_exporter.facts.verdict import Floors, Policy
+from budget_exporter.units import MIB
+from budget_exporter.yaml_file import Duration, Size
+
+__all__ = ["Config", "ConstantsConfig", "EngineConfig", "FloorsConfig", "LogConfig", "Match", "SourceConfig", "load"]
+
+DEFAULT_CRITICAL = Size(256 * MIB)
+"""Shapes with 0 and 0.13 GiB left died under a first request (two R9700, expert offload)."""
+DEFAULT_WARNING = Size(768 * MIB)
+"""The tightest shape known to have held a long generation kept 0.89 GiB."""
+DEFAULT_DRIFT_TOLERANCE = Size(128 * MIB)
+"""Healthy boots captured up to 0.1 GiB (median) beyond the estimate; what is under this is not worth a ticket."""
+Positive = Annotated[int, msgspec.Meta(gt=0)]
+
+
+class FloorsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Smallest margins accepted; ``warning`` must not lie below ``critical``."""
+
+    critical: Size | None = None
+    warning: Size | None = None
+
+
+class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a configured engine is recognised: exactly one of these."""
+
+    unit: str | None = None
+    container: str | None = None
+    served_model_name: str | None = None
+    port: Annotated[int, msgspec.Meta(gt=0, lt=65536)] | None = None
+
+    @property
+    def given(self) -> list[str]:
+        """Return the names of the criteria that were given."""
+        return [name for name in self.__struct_fields__ if getattr(self, name) is not None]
+
+
+class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where the engine's log is: a file, or the journal (the default where the engine has a unit or container)."""
+
+    file: str | None = None
+    journal: bool = False
+    none: bool = False
+
+
+class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Registry constants; in an engine's ``constants`` each overrides the registry's."""
+
+    kv_bytes_per_token: Positive | None = None
+    kv_reserve_factor: float | None = None
+    kv_reserve_requests: Positive | None = None
+    overhead_precise: Size | None = None
+    overhead_default: Size | None = None
+    overhead_anchor_tokens: Positive | None = None
+    overhead_slope_per_1024_tokens: Size | None = None
+    expert_bytes: Size | None = None
+    graph_base_mib: int | None = None
+    graph_per_graph_mib: int | None = None
+    graphs_piecewise: int | None = None
+    graphs_speculative: int | None = None
+    non_expert: Size | None = None
+    mamba_pages: Size | None = None
+    non_torch: Size | None = None
+
+
+class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What is known of one engine beforehand; without an entry an engine is found and judged by the defaults."""
+
+    name: Annotated[str, msgspec.Meta(min_length=1)]
+    match: Match | None = None
+    unit: str | None = None
+    """The unit that supervises it, where that cannot be told from its processes."""
+    log: LogConfig | None = None
+    contract_tokens: Positive | None = None
+    expected: bool = True
+    floors: FloorsConfig = FloorsConfig()
+    graph_drift_tolerance: Size | None = None
+    constants: ConstantsConfig = ConstantsConfig()
+
+
+class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How often a source runs."""
+
+    interval: Duration | None = None
+
+
+class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Registry files that are asked before the built-in ones."""
+
+    files: tuple[str, ...] = ()
+
+
+class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The whole configuration file."""
+
+    engines: tuple[EngineConfig, ...] = ()
+    floors: FloorsConfig = FloorsConfig()
+    graph_drift_tolerance: Size | None = None
+    registry: RegistryConfig = RegistryConfig()
+    sources: Mapping[str, SourceConfig] = msgspec.field(default_factory=dict)
+
+    def policy(self, engine: EngineConfig | None) -> Policy:
+        """Return the floors, the contract and the tolerance that hold for ``engine``."""
+        own = engine.floors if engine else FloorsConfig()
+        tolerance = engine.graph_drift_tolerance if engine else None
+        return Policy(
+            floors=Floors(
+                critical=int(_first(own.critical, self.floors.critical, DEFAULT_CRITICAL)),
+                warning=int(_first(own.warning, self.floors.warning, DEFAULT_WARNING)),
+            ),
+            contract_tokens=engine.contract_tokens if engine else None,
+            graph_drift_tolerance=int(_first(tolerance, self.graph_drift_tolerance, DEFAULT_DRIFT_TOLERANCE)),
+        )
+
+
+def _first(*values: Size | None) -> Size:
+    return next(value for value in values if value is not None)
+
+
+def load(path: Path | None, sources: frozenset[str]) -> Config:
+    """
+    Return the configuration at ``path``, or the defaults where there is none; ``sources`` are the names there are.
+
+    Raise ConfigError, one line naming file, line and key, for whatever is wrong in it.
+    """
+    if path is None:
+        return Config()
+    document = yaml_file.load(path, Config)
+    config = document.value
+    names: set[str] = set()
+    for i, engine in enumerate(config.engines):
+        if engine.name in names:
+            raise document.error(f"engines[{i}].name", f"another engine is called {engine.name!r}")
+        names.add(engine.name)
+        if engine.match is not None and len(engine.match.given) != 1:
+            raise document.error(f"engines[{i}].match", "give exactly one of unit, container, served_model_name, port")
+        if engine.log is not None and sum((engine.log.file is not None, engine.log.journal, engine.log.none)) != 1:
+            raise document.error(f"engines[{i}].log", "give exactly one of file, journal, none")
+        _check_floors(document, f"engines[{i}].floors", engine)
+    _check_floors(document, "floors", None)
+    for name in config.sources:
+        if name not in sources:
+            raise document.error(f"sources.{name}", f"no such source; there are {', '.join(sorted(sources))}")
+    return config
+
+
+def _check_floors(document: yaml_file.Document[Config], key: str, engine: EngineConfig | None) -> None:
+    floors = document.value.policy(engine).floors
+    if floors.warning < floors.critical:
+        raise document.error(key, f"warning ({floors.warning} bytes) is below critical ({floors.critical} bytes)")

@@ -1,0 +1,135 @@
+"""Put one engine together: what runs, what it said, what its device holds, what the law makes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from budget_exporter import budget, registries, verdicts
+from budget_exporter.budget import choose
+from budget_exporter.config import Config
+from budget_exporter.engines import placement
+from budget_exporter.facts.boot import BootReport, Phase
+from budget_exporter.facts.device import DeviceIdentity
+from budget_exporter.facts.engine import Placement, Supervision, SupervisorName
+from budget_exporter.facts.ledger import Ledger, RankInput, RegistryEntry
+from budget_exporter.facts.snapshot import DeviceState, EngineState, FreeAtInit
+from budget_exporter.facts.verdict import Measured
+from budget_exporter.sidecar.fleet import Engine
+from budget_exporter.sidecar.watcher import Reading
+
+__all__ = ["associate", "engine_state", "place"]
+
+
+def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement, ...]:
+    """Return where the engine's ranks run, by its last known flags and processes."""
+    if engine.last is None:
+        return ()
+    sighting, shape = engine.last.sighting, engine.last.shape
+    return placement.place(shape, sighting.environ, sighting.workers, devices)
+
+
+def associate(engine: Engine, reading: Reading | None) -> None:
+    """
+    Give ``engine`` the boot of its log that is its present main process's.
+
+    A log goes on over restarts, so a boot counts only if it began after those of earlier processes, and where its lines
+    name a PID it must be the engine's own, on the host or inside its container.
+    """
+    if reading is None or engine.main is None:
+        return
+    resumed = engine.remembered is not None and engine.remembered.main == engine.main and reading.boots == 0
+    if resumed:
+        engine.report = reading.report
+        return
+    own = {engine.main.pid, engine.last.sighting.inner_pid if engine.last else None}
+    if reading.boots > engine.floor and (reading.main_pid is None or reading.main_pid in own):
+        engine.report, engine.boot = reading.report, reading.boots
+
+
+def engine_state(
+    engine: Engine,
+    config: Config,
+    registry: Sequence[RegistryEntry],
+    devices: Mapping[str, DeviceState],
+    placements: tuple[Placement, ...],
+    supervision: Supervision | None,
+    phase: tuple[Phase, float | None],
+) -> EngineState:
+    """Return everything published of one engine."""
+    policy = config.policy(engine.config)
+    report, shape = engine.report, engine.last.shape if engine.last else None
+    on = {p.rank: devices[p.device] for p in placements if p.device is not None and p.device in devices}
+    free = _free_at_init(engine, report, placements)
+    ledger = _ledger(engine, registry, on, free, report)
+    measured = {
+        rank: Measured(state.memory.size, state.memory.used, state.high_water.used) for rank, state in on.items()
+    }
+    verdict = verdicts.judge(
+        ledger=ledger,
+        report=report,
+        shape=shape,
+        phase=phase[0],
+        measured=measured if engine.running else {},
+        policy=policy,
+    )
+    return EngineState(
+        name=engine.name,
+        expected=engine.config.expected if engine.config else True,
+        up=engine.running is not None,
+        supervisor=_supervisor(engine, supervision),
+        unit=engine.unit or "",
+        phase=phase[0],
+        phase_since=phase[1],
+        restarts=engine.restarts.total,
+        failures=dict(engine.failures),
+        floors=policy.floors,
+        sighting=engine.last.sighting if engine.last else None,
+        shape=shape,
+        placements=placements,
+        supervision=supervision,
+        report=report,
+        free_at_init=free,
+        ledger=ledger,
+        verdict=verdict,
+        last_failure=engine.last_failure,
+    )
+
+
+def _supervisor(engine: Engine, supervision: Supervision | None) -> SupervisorName:
+    if supervision is not None:
+        return supervision.supervisor
+    if engine.last is not None:
+        return engine.last.sighting.supervisor
+    return "systemd" if engine.unit else "none"
+
+
+def _free_at_init(engine: Engine, report: BootReport | None, placements: Sequence[Placement]) -> dict[str, FreeAtInit]:
+    """Return free memory at init by rank: the engine's own word where it printed one, else what we measured."""
+    result = dict(engine.free_at_init)
+    for rank in (p.rank for p in placements):
+        printed = report.of(int(rank)).free_at_init if report and rank.isdecimal() else None
+        if printed is not None:
+            result[rank] = FreeAtInit(printed.bytes, printed.rounding, "log")
+    return result
+
+
+def _ledger(
+    engine: Engine,
+    registry: Sequence[RegistryEntry],
+    on: Mapping[str, DeviceState],
+    free: Mapping[str, FreeAtInit],
+    report: BootReport | None,
+) -> Ledger | None:
+    if engine.last is None or not on:
+        return None
+    shape = engine.last.shape
+    constants = choose.constants_for(registry, shape, report)
+    if engine.config is not None:
+        constants = registries.override(constants, engine.config.constants)
+    return budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
+
+
+def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:
+    if free is None:
+        return RankInput(rank, state.memory.size)
+    return RankInput(rank, state.memory.size, free.bytes, free.rounding, free.source)

@@ -1,0 +1,35 @@
+"""The sources there are, which of them are on, and how each is loaded: by its name, when it is enabled."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Literal
+
+from budget_exporter.roots import Roots
+
+__all__ = ["SOURCES", "enabled", "load"]
+
+Room = Literal["devices", "engines", "evidence", "supervisors"]
+SOURCES: dict[str, Room] = {
+    "amdgpu": "devices",
+    "procfs": "engines",
+    "systemd": "supervisors",
+    "file": "evidence",
+    "journal": "evidence",
+}
+"""Name of the module to the room it is in: flag, configuration key and ``source`` label are this name."""
+
+
+def enabled(room: Room, off: frozenset[str]) -> list[str]:
+    """Return the names of the enabled sources of ``room``."""
+    return [name for name, home in SOURCES.items() if home == room and name not in off]
+
+
+def load(name: str, roots: Roots, interval: float | None = None) -> Any:
+    """Return the source ``name``; only now is its module imported, so that an unused platform costs nothing."""
+    room = SOURCES[name]
+    package = "engines" if room == "supervisors" else room
+    module = importlib.import_module(f"budget_exporter.{package}.{name}")
+    if room == "supervisors":
+        return module.supervisor(roots)
+    return module.source(roots) if interval is None else module.source(roots, interval)

@@ -1,0 +1,100 @@
+"""What outlives us, in one JSON file: marks, restart counts, last failures, boot facts."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from budget_exporter.facts.boot import BootReport, Cause, Failure
+from budget_exporter.facts.device import HighWater
+from budget_exporter.facts.engine import ProcessKey
+from budget_exporter.facts.snapshot import FreeAtInit
+
+__all__ = ["EngineMemory", "State", "load", "save"]
+
+VERSION = 1
+_LOG = logging.getLogger("budget_exporter.state")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineMemory:
+    """What is remembered of one engine."""
+
+    main: ProcessKey | None = None
+    started_at: float | None = None
+    last_seen: float | None = None
+    restarts: int = 0
+    nrestarts: int | None = None
+    failures: Mapping[Cause, int] = field(default_factory=dict)
+    last_failure: Failure | None = None
+    report: BootReport | None = None
+    """Boot facts of the process ``main``: the journal rotates while engines run for weeks."""
+    log: str = ""
+    """Which log ``cursor`` belongs to."""
+    cursor: str | None = None
+    free_at_init: Mapping[str, FreeAtInit] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """The whole file."""
+
+    version: int = VERSION
+    saved_at: float = 0.0
+    devices: tuple[HighWater, ...] = ()
+    engines: Mapping[str, EngineMemory] = field(default_factory=dict)
+
+
+def load(path: Path) -> State:
+    """Return the state at ``path``; a missing file is a new state, a broken one is set aside with a warning."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return State()
+    except OSError as error:
+        _LOG.warning("%s: cannot be read, starting anew: %s", path, error.strerror)
+        return State()
+    try:
+        state = msgspec.json.decode(data, type=State)
+        if state.version == VERSION:
+            return state
+        reason = f"version {state.version}, this exporter writes {VERSION}"
+    except msgspec.DecodeError as error:
+        reason = str(error)
+    aside = path.with_name(f"{path.name}.broken-{int(time.time())}")
+    try:
+        path.replace(aside)
+    except OSError as error:
+        _LOG.warning("%s: not a state file (%s) and cannot be set aside: %s", path, reason, error.strerror)
+    else:
+        _LOG.warning("%s: not a state file (%s); set aside as %s, starting anew", path, reason, aside.name)
+    return State()
+
+
+def save(path: Path, state: State) -> None:
+    """
+    Write ``state`` to ``path`` so that a crash at any moment leaves the old file or the new one, never a part.
+
+    Raise OSError where it cannot be written.
+    """
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with draft.open("wb") as file:
+            file.write(msgspec.json.encode(state))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+    except OSError:
+        draft.unlink(missing_ok=True)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)

@@ -87,9 +87,9 @@ def run(chosen: Settings) -> int:
     set_up(chosen.level, chosen.format)
     loaded = config.load(chosen.config, frozenset(SOURCES))
     sidecar = Sidecar(loaded, _options(chosen))
-    status = asyncio.run(_serve(sidecar, chosen))
+    # Not asyncio.run and not a normal exit: both wait for threads, and one that hangs in the kernel never ends.
+    status = asyncio.new_event_loop().run_until_complete(_serve(sidecar, chosen))
     logging.shutdown()
-    # A thread that hangs in the kernel would hold up a normal exit for ever; everything that matters is on disk.
     os._exit(status)
 
 

@@ -1,0 +1,97 @@
+"""The compute driver's view of the cards (KFD topology): their order in HIP, and whose memory they use."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from budget_exporter.devices._sysfs import read_text
+from budget_exporter.errors import SourceError
+
+__all__ = ["KfdNode", "kfd_nodes"]
+
+_TOPOLOGY = "class/kfd/kfd/topology"
+# enum of the kernel's kfd_crat.h: frame buffer that the host can reach, and that it cannot.
+_FRAME_BUFFER_HEAPS = (1, 2)
+
+
+@dataclass(frozen=True, slots=True)
+class KfdNode:
+    """One GPU the compute runtime can open here."""
+
+    pci: str
+    order: int
+    """Index in HIP before any ``*_VISIBLE_DEVICES``: 0 is the first readable GPU node."""
+    holds_cpu: bool
+    """CPU cores and SIMDs in one node: how kernels that still paired an APU's halves showed one."""
+    memory: int | None
+    """Bytes of device memory the runtime is told of (HIP's total); None where it cannot be read."""
+
+
+def kfd_nodes(sysfs: Path) -> Mapping[str, KfdNode]:
+    """
+    Return the GPU nodes of ``sysfs`` by PCI address; empty without KFD.
+
+    A node outside the device cgroup reads as EPERM and is left out, as the runtime leaves it out (ROCr; kernel
+    ``kfd_topology.c`` ``kfd_devcgroup_check_permission``). Several nodes of one card (MI300 partitions) count as the
+    first. A topology that changed while it was read, or that cannot be understood, gives no order at all, since one
+    unreadable node would shift the numbers of all that follow: the former returns empty, the latter raises SourceError.
+    """
+    root = sysfs / _TOPOLOGY
+    try:
+        before = read_text(root / "generation_id")
+        paths = sorted(
+            (p for p in (root / "nodes").iterdir() if re.fullmatch("[0-9]+", p.name)), key=lambda p: int(p.name)
+        )
+        read = [(path, _visible(path)) for path in paths]
+        if read_text(root / "generation_id") != before:
+            return {}
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise SourceError(f"kfd topology: {error.strerror}: {error.filename}") from error
+    nodes: dict[str, KfdNode] = {}
+    for order, (path, properties) in enumerate((path, p) for path, p in read if p is not None):
+        node = _node(path, properties, order)
+        nodes.setdefault(node.pci, node)
+    return nodes
+
+
+def _visible(path: Path) -> dict[str, int] | None:
+    """Return the properties of a GPU node; None for a CPU's (id 0), for one hidden from us and for one just removed."""
+    try:
+        gpu_id = read_text(path / "gpu_id")
+        text = read_text(path / "properties")
+    except (PermissionError, FileNotFoundError):
+        return None
+    return _properties(path, text) if gpu_id not in {"", "0"} and text else None
+
+
+def _properties(path: Path, text: str) -> dict[str, int]:
+    pairs = [line.split() for line in text.splitlines()]
+    try:
+        return {key: int(value) for key, value in pairs}
+    except ValueError as error:
+        raise SourceError(f"kfd topology: node {path.name}: properties are not key and number") from error
+
+
+def _node(path: Path, properties: dict[str, int], order: int) -> KfdNode:
+    location = properties.get("location_id")
+    if location is None:
+        raise SourceError(f"kfd topology: node {path.name}: no location_id")
+    # bus, device and function as PCI packs them; bits 28 to 31 number a partition and are not part of the address.
+    pci = f"{properties.get('domain', 0):04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
+    holds_cpu = properties.get("cpu_cores_count", 0) > 0 and properties.get("simd_count", 0) > 0
+    return KfdNode(pci, order, holds_cpu, _memory(path / "mem_banks"))
+
+
+def _memory(banks: Path) -> int | None:
+    """Return the sum of the frame-buffer banks in bytes, None where none can be read."""
+    try:
+        properties = [_properties(bank, read_text(bank / "properties")) for bank in banks.iterdir()]
+    except (OSError, SourceError):
+        return None
+    sizes = [p.get("size_in_bytes", 0) for p in properties if p.get("heap_type") in _FRAME_BUFFER_HEAPS]
+    return sum(sizes) if sizes else None

@@ -8,9 +8,14 @@ this list and the exposition is checked against it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
-__all__ = ["CATALOGUE", "Metric"]
+from budget_exporter.facts.boot import CAUSES, PHASES
+from budget_exporter.facts.engine import UNIT_STATES, SupervisorName
+from budget_exporter.facts.ledger import COMPONENTS, Origin
+from budget_exporter.facts.verdict import FINDINGS, KNIFE_EDGE_REASONS
+
+__all__ = ["CATALOGUE", "Metric", "closed_list"]
 
 Kind = Literal["gauge", "counter"]
 
@@ -150,3 +155,28 @@ _METRICS: list[Metric] = [
 
 CATALOGUE: dict[str, Metric] = {metric.name: metric for metric in _METRICS}
 """The contract by name."""
+
+_LISTS: dict[str, tuple[str, ...]] = {
+    "phase": PHASES,
+    "cause": CAUSES,
+    "reason": KNIFE_EDGE_REASONS,
+    "finding": FINDINGS,
+    "component": COMPONENTS,
+    "severity": ("critical", "warning"),
+    "platform": ("amd", "neuron", "gaudi", "tpu", "nvidia", "host"),
+    "supervisor": get_args(SupervisorName),
+    "assumed": ("true", "false"),
+}
+_LISTS_OF_ONE_METRIC: dict[tuple[str, str], tuple[str, ...]] = {
+    ("budget_model_host_bytes", "component"): ("host_experts", "ple", "kv_offload", "swap"),
+    ("budget_model_charge_info", "source"): get_args(Origin),
+    ("budget_kv_bytes_per_token", "source"): ("registry", "geometry", "measured"),
+    ("budget_engine_free_at_init_bytes", "source"): get_args(Origin),
+    ("budget_engine_health", "state"): ("ok", "unavailable", "refused", "timeout", "unknown"),
+    ("budget_engine_unit_state", "state"): UNIT_STATES,
+}
+
+
+def closed_list(metric: str, label: str) -> tuple[str, ...] | None:
+    """Return the only values ``label`` of ``metric`` may take, or None where the list is open."""
+    return _LISTS_OF_ONE_METRIC.get((metric, label), _LISTS.get(label))

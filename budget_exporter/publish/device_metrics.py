@@ -1,0 +1,35 @@
+"""Series of one device: what the driver says, and what is remembered of it."""
+
+from __future__ import annotations
+
+from budget_exporter.facts.snapshot import DeviceState
+from budget_exporter.publish.families import Families
+
+__all__ = ["add"]
+
+
+def add(out: Families, state: DeviceState) -> None:
+    """Add the series of ``state``; the margin is size minus high water and stays signed."""
+    identity, memory, mark = state.identity, state.memory, state.high_water
+    device = identity.device
+    out.add(
+        "budget_device_info",
+        1,
+        device=device,
+        platform=identity.platform,
+        model=identity.model,
+        driver=identity.driver,
+        sampler=identity.sampler,
+        high_water_source=identity.high_water_source,
+    )
+    out.add("budget_device_memory_size_bytes", memory.size, device=device)
+    out.add("budget_device_memory_used_bytes", memory.used, device=device)
+    out.add("budget_device_gtt_size_bytes", memory.gtt_size, device=device)
+    out.add("budget_device_gtt_used_bytes", memory.gtt_used, device=device)
+    out.add("budget_device_memory_used_high_water_bytes", mark.used, device=device)
+    out.add("budget_device_memory_used_high_water_timestamp_seconds", mark.at, device=device)
+    out.add("budget_device_memory_used_high_water_reset_timestamp_seconds", mark.since, device=device)
+    out.add("budget_device_memory_used_high_water_all_time_bytes", mark.all_time, device=device)
+    out.add("budget_device_memory_used_window_max_bytes", state.window_max, device=device)
+    out.add("budget_device_memory_baseline_bytes", mark.baseline, device=device)
+    out.add("budget_device_margin_bytes", memory.size - mark.used, device=device)

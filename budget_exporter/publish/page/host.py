@@ -1,0 +1,79 @@
+"""The host's devices and the exporter's sources."""
+
+from __future__ import annotations
+
+from budget_exporter.facts.snapshot import DeviceState
+from budget_exporter.facts.source import SourceHealth
+from budget_exporter.publish.page.figures import NOTHING, age, count, gib
+from budget_exporter.publish.page.html import Html, tag
+
+__all__ = ["devices", "sources"]
+
+_BAR_WIDTH = 1000
+_PERIODS_UNTIL_LATE = 3
+_LATE_S = 10.0
+
+
+def devices(states: tuple[DeviceState, ...]) -> Html:
+    """Return the table of devices in GiB."""
+    title = tag("h2", "Devices")
+    if not states:
+        return tag("section", title, tag("p", "No device has answered.", class_="quiet"))
+    heads = ("GiB", "size", "used", "high water", "left", "GTT")
+    head = tag("tr", *(tag("th", text, scope="col") for text in heads))
+    table = tag("table", tag("thead", head), tag("tbody", *(_device(state) for state in states)))
+    return tag("section", title, tag("div", table, class_="scroll"))
+
+
+def _device(state: DeviceState) -> Html:
+    identity, memory, mark = state.identity, state.memory, state.high_water
+    what = " \N{MIDDLE DOT} ".join(part for part in (identity.model, identity.driver, identity.sampler) if part)
+    shared = tag("small", "shares the host's memory") if identity.integrated else None
+    name = tag("th", identity.device, tag("small", what), shared, _bar(state), scope="row")
+    figures = (memory.size, memory.used, mark.used, memory.size - mark.used, memory.gtt_used)
+    return tag("tr", name, *(tag("td", gib(figure)) for figure in figures))
+
+
+def _bar(state: DeviceState) -> Html | None:
+    """Return use as a bar with a mark at high water; none where a figure is beyond the device and cannot be drawn."""
+    size, used, high = state.memory.size, state.memory.used, state.high_water.used
+    if not 0 <= used <= size or not 0 <= high <= size or size == 0:
+        return None
+    use = tag("rect", class_="used", width=f"{used / size * _BAR_WIDTH:.1f}", height="20")
+    mark = tag("rect", class_="mark", x=f"{high / size * _BAR_WIDTH - 3:.1f}", width="6", height="20")
+    box = {"viewBox": f"0 0 {_BAR_WIDTH} 20", "preserveAspectRatio": "none"}
+    return tag("svg", use, mark, class_="bar thin", role="img", aria_label="Use, and its high-water mark", **box)
+
+
+def sources(healths: tuple[SourceHealth, ...], *, now: float) -> Html:
+    """Return the table of sources; ``now`` is the Unix time ages are counted to."""
+    heads = ("source", "state", "last success", "took", "runs", "failed")
+    head = tag("tr", *(tag("th", text, scope="col") for text in heads))
+    rows = [_source(health, now) for health in healths]
+    table = tag("table", tag("thead", head), tag("tbody", *rows))
+    return tag("section", tag("h2", "Sources"), tag("div", table, class_="scroll"))
+
+
+def _source(health: SourceHealth, now: float) -> Html:
+    kind, word = _state(health, now)
+    last = NOTHING if health.last_success is None else f"{age(now - health.last_success)} ago"
+    took = f"{health.duration * 1000:.1f} ms" if health.runs else NOTHING
+    every = tag("small", f"every {health.interval:g} s")
+    error = tag("small", health.error) if health.error else None
+    return tag(
+        "tr",
+        tag("th", health.name, every, error, scope="row"),
+        tag("td", tag("span", word, class_=f"pill {kind}")),
+        *(tag("td", text) for text in (last, took, count(health.runs), count(health.failures))),
+    )
+
+
+def _state(health: SourceHealth, now: float) -> tuple[str, str]:
+    if not health.settled and not health.runs:
+        return "phase", "waiting"
+    if not health.success:
+        return "bad", "failing"
+    late = max(_LATE_S, _PERIODS_UNTIL_LATE * health.interval)
+    if health.last_success is not None and now - health.last_success > late:
+        return "warn", "late"
+    return "good", "ok"

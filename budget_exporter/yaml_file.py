@@ -71,7 +71,7 @@ def load(path: Path, kind: type[T]) -> Document[T]:
     try:
         return Document(path, msgspec.convert(data, kind, dec_hook=_units), lines)
     except msgspec.ValidationError as error:
-        raise ConfigError(_explain(path, str(error), lines)) from error
+        raise ConfigError(_explain(path, _resolved(str(error), data, kind), lines)) from error
 
 
 def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: str, lines: dict[str, int], path: Path) -> Any:
@@ -98,6 +98,22 @@ def _units(kind: type[Any], value: Any) -> Any:
         what = "size with a unit such as 256MiB" if kind is Size else "duration with a unit such as 5s"
         raise ValueError(f"expected a {what}, got {value!r}")  # noqa: TRY004 - msgspec reports ValueError with its path
     return Size(parse_size(value)) if kind is Size else Duration(parse_duration(value))
+
+
+def _resolved(message: str, data: Any, kind: type[Any]) -> str:
+    """Return ``message`` with the key that msgspec leaves out of a mapping's path (``$.sources[...].interval``)."""
+    match = _AT.match(message)
+    at = match["path"] if match else None
+    if not at or "[...]" not in at:
+        return message
+    prefix, _, rest = at.partition("[...]")
+    name = prefix.removeprefix("$.")
+    for key, value in data[name].items():
+        try:
+            msgspec.convert({**data, name: {key: value}}, kind, dec_hook=_units)
+        except msgspec.ValidationError:
+            return message.replace(at, f"{prefix}.{key}{rest}")
+    return message
 
 
 def _explain(path: Path, message: str, lines: dict[str, int]) -> str:

@@ -19,7 +19,7 @@ from budget_exporter.errors import ConfigError
 from budget_exporter.logs import set_up
 from budget_exporter.publish import http
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar import Options, Sidecar
+from budget_exporter.sidecar.wiring import Options, Sidecar
 from budget_exporter.sidecar.sources import SOURCES
 
 __all__ = ["Settings", "run", "settings"]

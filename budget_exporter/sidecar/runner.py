@@ -39,9 +39,9 @@ class Runner(Generic[T, A]):
     """
     Call ``run`` every ``interval`` seconds in one daemon thread, fold the results until they are taken.
 
-    A run that hangs in the kernel cannot be stopped: its thread is left alone, no second one is started, the source turns
-    stale after ``timeout`` seconds and recovers by itself when the call returns. ``run`` returns its result and the
-    faults that make the run a failed one.
+    A run that hangs in the kernel cannot be stopped: its thread is left alone, no second one is started, the source
+    turns stale after ``timeout`` seconds and recovers by itself when the call returns. ``run`` returns its result and
+    the faults that make the run a failed one.
     """
 
     def __init__(

@@ -1,0 +1,304 @@
+"""Wiring: start the sources, fold what they say into a Snapshot once a second and at once on an event, swap it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from budget_exporter import registries, state
+from budget_exporter.config import Config
+from budget_exporter.devices import DeviceSource
+from budget_exporter.engines import EngineSource, arguments
+from budget_exporter.engines.procfs import read_config
+from budget_exporter.errors import ConfigError
+from budget_exporter.facts.device import DeviceIdentity, DeviceReport
+from budget_exporter.facts.engine import Placement, ProcessKey, Shape
+from budget_exporter.facts.snapshot import ExporterState, FreeAtInit, Snapshot
+from budget_exporter.facts.source import SourceHealth
+from budget_exporter.roots import Roots
+from budget_exporter.sidecar import assemble, devices, sources
+from budget_exporter.sidecar.attendants import Attendants
+from budget_exporter.sidecar.fleet import Engine, Fleet, Running, keys
+from budget_exporter.sidecar.phases import Phases
+from budget_exporter.sidecar.runner import Runner
+
+__all__ = ["Options", "Sidecar"]
+
+TICK = 1.0
+"""Seconds between two Snapshots."""
+SETTLE = 5.0
+"""Seconds a source may take for its first run before it no longer holds back readiness."""
+SAVE_EVERY = 10.0
+_LOG = logging.getLogger("budget_exporter")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the command line decides."""
+
+    roots: Roots = field(default_factory=Roots)
+    state_file: Path | None = None
+    off: frozenset[str] = frozenset()
+    """Names of the sources that are off."""
+    demo: bool = False
+    version: str = ""
+    revision: str = ""
+    python_version: str = ""
+
+
+class Sidecar:
+    """Everything with a lifetime; ``snapshot`` is what the outside sees."""
+
+    def __init__(self, config: Config, options: Options, clock: Callable[[], float] = time.time) -> None:
+        self.snapshot: Snapshot | None = None
+        self._options = options
+        self._clock = clock
+        self._config = config
+        self._registry = registries.load(config)
+        remembered = state.load(options.state_file) if options.state_file else state.State()
+        self._board = devices.Board(remembered.devices)
+        self._fleet = Fleet(config, remembered.engines)
+        self._phases = Phases()
+        self._event = asyncio.Event()
+        self._attendants = Attendants(options.roots, options.off, self._event.set)
+        self._device_runners: list[Runner[DeviceReport, devices.Windows]] = []
+        self._finders: list[Runner[list[Running], list[Running]]] = []
+        self._closers: list[tuple[Runner[DeviceReport, devices.Windows], DeviceSource]] = []
+        self._found: dict[str, list[Running]] = {}
+        self._interest: frozenset[int] = frozenset()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._reload: tuple[bool, float] = (True, clock())
+        self._born = clock()
+        self._saved = clock()
+        self._save_failed = False
+
+    def reload(self, read: Callable[[], Config]) -> None:
+        """Take a new configuration; one that is wrong leaves the old one in force and says so in the metric."""
+        try:
+            config = read()
+            registry = registries.load(config)
+        except ConfigError as error:
+            _LOG.error("configuration not reloaded, the old one stays: %s", error)
+            self._reload = (False, self._reload[1])
+        else:
+            self._config, self._registry = config, registry
+            self._fleet.configure(config)
+            self._reload = (True, self._clock())
+            _LOG.info("configuration reloaded")
+        self._event.set()
+
+    async def run(self) -> None:
+        """Run until cancelled; then save the state and let go of everything that does not hang."""
+        self._loop = asyncio.get_running_loop()
+        self._start()
+        try:
+            while True:
+                self._event.clear()
+                self._make()
+                await self._save_when_due()
+                try:
+                    await asyncio.wait_for(self._event.wait(), TICK)
+                except TimeoutError:
+                    continue
+        finally:
+            await self._attendants.close()
+            self._stop()
+
+    def _start(self) -> None:
+        for name in sources.enabled("devices", self._options.off):
+            device_source: DeviceSource = sources.load(name, self._options.roots, self._interval(name))
+            runner = Runner(name, device_source.interval, self._reader(device_source), devices.fold)
+            self._device_runners.append(runner)
+            self._closers.append((runner, device_source))
+        for name in sources.enabled("engines", self._options.off):
+            finder: EngineSource = sources.load(name, self._options.roots, self._interval(name))
+            self._finders.append(Runner(name, finder.interval, self._finder(finder), _newest, wake=self._changed()))
+        for thread in (*self._device_runners, *self._finders):
+            thread.start()
+
+    def _interval(self, name: str) -> float | None:
+        entry = self._config.sources.get(name)
+        return float(entry.interval) if entry and entry.interval is not None else None
+
+    def _reader(self, source: DeviceSource) -> Callable[[], tuple[DeviceReport, list[str]]]:
+        def run() -> tuple[DeviceReport, list[str]]:
+            report = source.read(self._interest)
+            return report, list(report.faults)
+
+        return run
+
+    def _finder(self, source: EngineSource) -> Callable[[], tuple[list[Running], list[str]]]:
+        """Return a run that finds engines and reads their flags; flags do not change while a process lives."""
+        shapes: dict[ProcessKey, Shape] = {}
+        procfs = self._options.roots.procfs
+
+        def run() -> tuple[list[Running], list[str]]:
+            sightings, faults = source.find()
+            for sighting in sightings:
+                if sighting.main not in shapes:
+                    pid, cwd = sighting.main.pid, sighting.cwd
+                    shapes[sighting.main] = arguments.shape(
+                        sighting.argv,
+                        sighting.environ,
+                        lambda path, pid=pid, cwd=cwd: read_config(procfs, pid, cwd, path),
+                    )
+            for gone in shapes.keys() - {s.main for s in sightings}:
+                del shapes[gone]
+            return [Running(s, shapes[s.main]) for s in sightings], faults
+
+        return run
+
+    def _changed(self) -> Callable[[list[Running]], None]:
+        """Return a callback, run in the finder's thread, that asks for a Snapshot when the processes changed."""
+        known: list[frozenset[ProcessKey]] = [frozenset()]
+
+        def wake(found: list[Running]) -> None:
+            if keys(found) != known[0] and self._loop is not None:
+                known[0] = keys(found)
+                self._loop.call_soon_threadsafe(self._event.set)
+
+        return wake
+
+    def _make(self) -> None:
+        now = self._clock()
+        running = self._take_found()
+        started = self._fleet.observe(running, now)
+        self._take_windows(now)
+        states = {s.identity.device: s for s in self._board.states(now)}
+        self._interest = frozenset(
+            pid for r in running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
+        )
+        placed = {n: assemble.place(e, [s.identity for s in states.values()]) for n, e in self._fleet.engines.items()}
+        for name in started:
+            self._measure_free(self._fleet.engines[name], placed[name])
+        self._attendants.attend(self._fleet.engines.values())
+        self._hear(now)
+        self._phases.forget(set(self._fleet.engines))
+        health = self._health()
+        self.snapshot = Snapshot(
+            at=now,
+            ready=all(h.settled for h in health) or now - self._born > SETTLE,
+            devices=tuple(states.values()),
+            engines=tuple(
+                assemble.engine_state(
+                    engine,
+                    self._config,
+                    self._registry,
+                    states,
+                    placed[name],
+                    self._attendants.supervision(name),
+                    self._phases.of(engine, now),
+                )
+                for name, engine in sorted(self._fleet.engines.items())
+            ),
+            sources=tuple(health),
+            exporter=self._exporter(),
+        )
+
+    def _take_found(self) -> list[Running]:
+        """Return what runs, by the newest result of each finder."""
+        for finder in self._finders:
+            found = finder.take()
+            if found is not None:
+                self._found[finder.name] = found
+        return [running for found in self._found.values() for running in found]
+
+    def _take_windows(self, now: float) -> None:
+        """Fold the samples into the marks, but not before it is known which engines hold the devices."""
+        finders = [finder.health() for finder in self._finders]
+        if not all(health.settled for health in finders):
+            return
+        for runner in self._device_runners:
+            windows = runner.take()
+            if windows is None:
+                continue
+            identities = [s.identity for s in self._board.states(now) if s.identity.device not in windows]
+            epochs = self._epochs([*identities, *(w.identity for w in windows.values())])
+            self._board.update(windows, epochs, known=all(health.success for health in finders))
+
+    def _epochs(self, identities: Sequence[DeviceIdentity]) -> dict[str, tuple[str, float]]:
+        """Return the newest engine on each device and its start."""
+        newest: dict[str, tuple[str, float]] = {}
+        for engine in self._fleet.engines.values():
+            if engine.running is None or engine.started_at is None or engine.main is None:
+                continue
+            epoch = f"{engine.name}@{engine.main.boot_id}:{engine.main.start_ticks}"
+            for placement in assemble.place(engine, identities):
+                device = placement.device
+                if device is not None and (device not in newest or newest[device][1] < engine.started_at):
+                    newest[device] = (epoch, engine.started_at)
+        return newest
+
+    def _measure_free(self, engine: Engine, placements: Iterable[Placement]) -> None:
+        """Note what was free just before a witnessed start; the engine's own figure, once printed, goes before it."""
+        if not engine.witnessed or engine.started_at is None:
+            return
+        for placement in placements:
+            free = self._board.free_before(placement.device, engine.started_at) if placement.device else None
+            if free is not None:
+                engine.free_at_init[placement.rank] = FreeAtInit(free, 0, "measured")
+
+    def _hear(self, now: float) -> None:
+        """Take in what logs and supervisors said since the last time."""
+        for name, engine in self._fleet.engines.items():
+            assemble.associate(engine, self._attendants.reading(name))
+            for failure in self._attendants.failures(name):
+                engine.fail(failure)
+            past = self._attendants.past_failure(name)
+            if past is not None and engine.last_failure is None:
+                engine.last_failure = past
+            self._fleet.supervised(engine, self._attendants.supervision(name), now)
+
+    def _health(self) -> list[SourceHealth]:
+        runners = [runner.health() for runner in (*self._device_runners, *self._finders)]
+        return sorted(runners + self._attendants.health(), key=lambda h: h.name)
+
+    def _exporter(self) -> ExporterState:
+        options = self._options
+        return ExporterState(
+            version=options.version,
+            revision=options.revision,
+            python_version=options.python_version,
+            demo=options.demo,
+            reload_successful=self._reload[0],
+            reload_at=self._reload[1],
+            unparsed_lines=self._attendants.unparsed(),
+        )
+
+    async def _save_when_due(self) -> None:
+        now = self._clock()
+        if self._options.state_file is not None and not 0 <= now - self._saved < SAVE_EVERY:
+            self._saved = now
+            await asyncio.to_thread(self._save, self._state(now))
+
+    def _state(self, now: float) -> state.State:
+        memories = self._fleet.memories(self._attendants.cursors())
+        return state.State(saved_at=now, devices=self._board.marks, engines=memories)
+
+    def _save(self, what: state.State) -> None:
+        assert self._options.state_file is not None  # noqa: S101 - the callers have looked
+        try:
+            state.save(self._options.state_file, what)
+        except OSError as error:
+            if not self._save_failed:
+                _LOG.error("%s: state cannot be written: %s", self._options.state_file, error.strerror)
+            self._save_failed = True
+        else:
+            self._save_failed = False
+
+    def _stop(self) -> None:
+        for runner in (*self._device_runners, *self._finders):
+            runner.stop()
+        if self._options.state_file is not None:
+            self._save(self._state(self._clock()))
+        for runner, source in self._closers:
+            if runner.join(0.2):
+                source.close()
+
+
+def _newest(_: list[Running] | None, found: list[Running]) -> list[Running]:
+    return found

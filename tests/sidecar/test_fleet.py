@@ -1,0 +1,168 @@
+"""Engines keep their names and their counts through restarts, rolling updates and our own absence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from budget_exporter.config import Config, EngineConfig, Match
+from budget_exporter.facts.boot import Failure
+from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape, Supervision
+from budget_exporter.sidecar.fleet import FORGET_AFTER, FRESH, Fleet, Running
+from budget_exporter.state import EngineMemory
+
+
+def running(
+    pid: int,
+    ticks: int = 0,
+    *,
+    unit: str | None = None,
+    container: str | None = None,
+    model: str | None = None,
+    port: int | None = None,
+    started: float = 100.0,
+) -> Running:
+    sighting = EngineSighting(
+        source="procfs",
+        main=ProcessKey(pid, ticks or pid, "b"),
+        started_at=started,
+        argv=(),
+        environ={},
+        unit=unit,
+        container=container,
+    )
+    return Running(sighting, Shape(model=model, port=port))
+
+
+def test_names_come_from_unit_container_model_port_in_that_order() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe(
+        [
+            running(1, unit="vllm-qwen.service", container="c1"),
+            running(2, container="c2", model="org/model"),
+            running(3, model="org/model"),
+            running(4, model="/srv/models/glm/"),
+            running(5, port=8005),
+            running(6),
+        ],
+        101.0,
+    )
+    assert set(fleet.engines) == {"vllm-qwen", "c2", "org/model", "glm", "8005", "8000"}
+
+
+def test_a_second_holder_of_a_name_gets_its_port_and_the_first_keeps_the_name() -> None:
+    fleet = Fleet(Config(), {})
+    first, second = running(1, model="m", port=8001), running(2, model="m", port=8002, started=50.0)
+    fleet.observe([first], 101.0)
+    fleet.observe([second, first], 102.0)
+    assert fleet.engines["m"].main == first.sighting.main
+    assert fleet.engines["m@8002"].main == second.sighting.main
+
+
+def test_two_found_at_once_are_named_by_age() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(2, model="m", port=8002, started=90.0), running(1, model="m", port=8001)], 101.0)
+    assert fleet.engines["m"].started_at == 90.0
+    assert "m@8001" in fleet.engines
+
+
+def test_a_configured_engine_exists_before_it_runs_and_is_recognised() -> None:
+    config = Config(engines=(EngineConfig(name="prod", match=Match(port=8001)), EngineConfig(name="glm")))
+    fleet = Fleet(config, {})
+    assert fleet.engines["prod"].running is None
+    fleet.observe([running(1, model="m", port=8001), running(2, model="glm", port=9)], 101.0)
+    assert fleet.engines["prod"].running is not None
+    assert fleet.engines["glm"].running is not None
+    assert fleet.engines["glm"].config is config.engines[1]
+    assert len(fleet.engines) == 2
+
+
+def test_a_new_main_process_is_a_restart_and_a_reused_pid_is_too() -> None:
+    fleet = Fleet(Config(), {})
+    assert fleet.observe([running(1, 10, model="m")], 101.0) == ["m"]
+    assert fleet.observe([running(1, 10, model="m")], 102.0) == []
+    assert fleet.engines["m"].restarts.total == 0
+    fleet.observe([], 103.0)
+    assert fleet.observe([running(1, 11, model="m", started=103.5)], 104.0) == ["m"]
+    assert fleet.engines["m"].restarts.total == 1
+    assert fleet.engines["m"].witnessed
+
+
+def test_a_start_long_ago_was_not_witnessed() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, model="m", started=100.0)], 100.0 + FRESH + 0.1)
+    assert not fleet.engines["m"].witnessed
+
+
+def test_an_engine_that_is_gone_is_remembered_for_an_hour_and_a_configured_one_for_ever() -> None:
+    fleet = Fleet(Config(engines=(EngineConfig(name="kept", match=Match(port=1)),)), {})
+    fleet.observe([running(1, model="m"), running(2, port=1)], 101.0)
+    fleet.observe([], 102.0)
+    assert fleet.engines["m"].running is None
+    fleet.observe([], 102.0 + FORGET_AFTER)
+    assert "m" in fleet.engines
+    fleet.observe([], 103.0 + FORGET_AFTER)
+    assert set(fleet.engines) == {"kept"}
+
+
+def test_a_restart_while_we_were_down_counts_and_the_same_process_does_not() -> None:
+    memory = EngineMemory(main=ProcessKey(1, 10, "b"), started_at=50.0, last_seen=60.0, restarts=2, nrestarts=5)
+    same = Fleet(Config(), {"m": memory})
+    assert same.observe([running(1, 10, model="m")], 101.0) == []
+    assert same.engines["m"].restarts.total == 2
+    other = Fleet(Config(), {"m": memory})
+    other.observe([running(7, 70, model="m")], 101.0)
+    other.supervised(other.engines["m"], Supervision("systemd", "m.service", "active", 8), 101.5)
+    assert other.engines["m"].restarts.total == 5
+
+
+def test_what_is_remembered_comes_back() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, 10, model="m")], 101.0)
+    fleet.engines["m"].fail(Failure(101.5, "capturing", "graph_capture_oom"))
+    memory = fleet.memories({"m": ("/log", "c:1")})["m"]
+    assert memory.cursor == "c:1"
+    again = Fleet(Config(), {"m": memory})
+    again.observe([running(1, 10, model="m")], 110.0)
+    assert again.engines["m"].failures["graph_capture_oom"] == 1
+    assert again.engines["m"].last_failure == fleet.engines["m"].last_failure
+    assert again.memories({})["m"] == replace(memory, last_seen=110.0)
+
+
+def dead(fleet: Fleet, state: str, later: float) -> Fleet:
+    fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)
+    fleet.observe([], 102.0)
+    word = Supervision("systemd", "m.service", state, 0)  # type: ignore[arg-type]
+    fleet.supervised(fleet.engines["m"], word, 102.0 + later)
+    return fleet
+
+
+def test_a_death_without_a_line_is_counted_by_the_supervisors_word_once_the_log_had_its_time() -> None:
+    fleet = dead(Fleet(Config(), {}), "failed", FRESH - 0.1)
+    assert fleet.engines["m"].failures["unknown"] == 0
+    fleet = dead(Fleet(Config(), {}), "failed", FRESH + 0.1)
+    assert fleet.engines["m"].failures["unknown"] == 1
+    fleet.supervised(fleet.engines["m"], Supervision("systemd", "m.service", "failed", 0), 130.0)
+    assert fleet.engines["m"].failures["unknown"] == 1
+
+
+def test_a_planned_stop_is_no_failure() -> None:
+    fleet = dead(Fleet(Config(), {}), "inactive", FRESH + 0.1)
+    assert sum(fleet.engines["m"].failures.values()) == 0
+
+
+def test_a_death_that_a_line_explained_is_counted_once() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)
+    fleet.engines["m"].fail(Failure(101.9, "loading", "budget_above_free"))
+    fleet.observe([], 102.0)
+    fleet.supervised(fleet.engines["m"], Supervision("systemd", "m.service", "auto_restart", 1), 110.0)
+    assert sum(fleet.engines["m"].failures.values()) == 1
+
+
+def test_a_reload_gives_engines_their_new_entries() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, model="m")], 101.0)
+    fleet.configure(Config(engines=(EngineConfig(name="m", contract_tokens=5), EngineConfig(name="new"))))
+    assert fleet.engines["m"].config is not None
+    assert fleet.engines["m"].running is not None
+    assert fleet.engines["new"].running is None

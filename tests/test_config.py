@@ -1,0 +1,136 @@
+"""The configuration: what is wrong in it is said in one line with file, line and key."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from budget_exporter import config, registries
+from budget_exporter.errors import ConfigError
+from budget_exporter.facts.verdict import Floors
+from budget_exporter.units import MIB
+
+SOURCES = frozenset({"amdgpu", "procfs"})
+
+GOOD = """\
+engines:
+  - name: qwen
+    match: {unit: vllm-qwen.service}
+    log: {file: /var/log/vllm.log}
+    contract_tokens: 401408
+    floors: {critical: 128MiB}
+    constants: {kv_bytes_per_token: 7892, overhead_precise: 5.25GiB}
+floors: {warning: 1GiB}
+sources:
+  amdgpu: {interval: 200ms}
+"""
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_what_is_written_holds_and_the_rest_is_default(tmp_path: Path) -> None:
+    loaded = config.load(write(tmp_path, GOOD), SOURCES)
+    (engine,) = loaded.engines
+    assert loaded.policy(engine).floors == Floors(critical=128 * MIB, warning=1024 * MIB)
+    assert loaded.policy(None).floors == Floors(critical=256 * MIB, warning=1024 * MIB)
+    assert loaded.policy(engine).contract_tokens == 401408
+    assert loaded.policy(None).contract_tokens is None
+    assert loaded.sources["amdgpu"].interval == pytest.approx(0.2)
+    assert engine.expected
+
+
+@pytest.mark.parametrize("text", ["", "# nothing\n", "engines: []\n"])
+def test_an_empty_file_is_the_defaults(tmp_path: Path, text: str) -> None:
+    assert config.load(write(tmp_path, text), SOURCES) == config.Config()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "what"),
+    [
+        ("contract_tokens", "contract", 5, "engines[0].contract", "unknown key"),
+        ("floors: {warning: 1GiB}", "floors:\n  warning: 1024", 9, "floors.warning", "got 1024"),
+        ("1GiB", "1Gi", 8, "floors.warning", "'1Gi'"),
+        ("200ms", "200", 10, "sources.amdgpu.interval", "got 200"),
+        ("200ms", "fast", 10, "sources.amdgpu.interval", "'fast'"),
+        ("401408", "many", 5, "engines[0].contract_tokens", "got `str`"),
+        ("401408", "0", 5, "engines[0].contract_tokens", "expected `int` >= 1"),
+        ("  amdgpu: {", "  amdgpux: {", 10, "sources.amdgpux", "no such source"),
+        ("128MiB", "2GiB", 6, "engines[0].floors", "is below critical"),
+        ("match: {unit: vllm-qwen.service}", "match: {}", 3, "engines[0].match", "exactly one"),
+        ("{file: /var/log/vllm.log}", "{file: /x, journal: true}", 4, "engines[0].log", "exactly one"),
+        ("name: qwen", "name: ''", 2, "engines[0].name", "length >= 1"),
+        ("floors: {warning", "engines: []\nfloors: {warning", 8, "'engines'", "given twice"),
+    ],
+)
+def test_a_mistake_is_named_with_file_line_and_key(
+    tmp_path: Path, old: str, new: str, line: int, key: str, what: str
+) -> None:
+    assert old in GOOD
+    path = write(tmp_path, GOOD.replace(old, new, 1))
+    with pytest.raises(ConfigError) as error:
+        config.load(path, SOURCES)
+    message = str(error.value)
+    assert message.startswith(f"{path}:{line}: ")
+    assert key in message
+    assert what in message
+    assert "\n" not in message
+
+
+def test_two_engines_of_one_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r":3: engines\[1\]\.name: another engine is called 'a'"):
+        config.load(write(tmp_path, "engines:\n  - name: a\n  - name: a\n"), SOURCES)
+
+
+@pytest.mark.parametrize(
+    ("text", "what"),
+    [
+        ("engines: [", "not YAML: did not find"),
+        ("- a\n", "expected `object`"),
+        ("a: b: c\n", ":1: not YAML"),
+        ("? [x]\n", "unknown key"),
+    ],
+)
+def test_what_is_not_a_mapping_is_refused(tmp_path: Path, text: str, what: str) -> None:
+    with pytest.raises(ConfigError, match=what):
+        config.load(write(tmp_path, text), SOURCES)
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.yaml: cannot be read: No such file or directory"):
+        config.load(tmp_path / "absent.yaml", SOURCES)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(b"engines: \xff\xfe\n")
+    with pytest.raises(ConfigError, match="cannot be read"):
+        config.load(path, SOURCES)
+
+
+def test_the_built_in_registry_loads_and_a_configured_one_comes_first(tmp_path: Path) -> None:
+    builtin = registries.load(config.Config())
+    assert {entry.constants.kv_bytes_per_token for entry in builtin} >= {9190}
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "entries:\n  - {models: ['*'], architecture: mine, tensor_parallel_size: 1, source: measured here,\n"
+        "     kv_bytes_per_token: 8000, overhead_precise: 5GiB}\n"
+    )
+    entries = registries.load(config.load(write(tmp_path, f"registry: {{files: [{own}]}}\n"), SOURCES))
+    assert entries[0].constants.kv_bytes_per_token == 8000
+    assert entries[0].constants.overhead_precise == 5 << 30
+    assert entries[1:] == builtin
+
+
+def test_an_engine_overrides_single_constants(tmp_path: Path) -> None:
+    loaded = config.load(write(tmp_path, GOOD), SOURCES)
+    constants = registries.load(config.Config())[0].constants
+    changed = registries.override(constants, loaded.engines[0].constants)
+    assert changed is not None
+    assert changed.kv_bytes_per_token == 7892
+    assert changed.kv_reserve_factor == constants.kv_reserve_factor
+    assert registries.override(None, loaded.engines[0].constants) is None

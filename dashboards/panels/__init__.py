@@ -1,0 +1,1 @@
+"""Rows of the engine dashboard: one question, one file."""

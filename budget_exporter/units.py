@@ -90,4 +90,10 @@ def human_int(text: str) -> int:
     number, suffix = match.groups()
     if "." in number and suffix.isupper():
         raise ValueError(f"decimals are not allowed with the binary suffix {suffix!r}: {text!r}")
-    return int(Decimal(number) * _HUMAN_FACTOR[suffix])
+    if suffix.isupper():
+        return int(number) * _HUMAN_FACTOR[suffix]
+    # vLLM multiplies floats and cuts off: 1.001k is 1000 there, not 1001.
+    try:
+        return int(float(number) * _HUMAN_FACTOR[suffix])
+    except OverflowError as error:
+        raise ValueError(f"too large: {text[:40]!r}") from error

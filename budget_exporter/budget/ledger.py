@@ -1,0 +1,29 @@
+"""The budget of an engine: the law chosen for it, applied to all of its ranks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from budget_exporter.budget.choose import choose
+from budget_exporter.facts.boot import BootReport
+from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.ledger import Constants, Ledger, RankInput
+
+__all__ = ["compute"]
+
+
+def compute(shape: Shape, ranks: Sequence[RankInput], report: BootReport | None, constants: Constants | None) -> Ledger:
+    """
+    Return the ledger of ``ranks`` (sizes in bytes) under the law that ``choose`` gives the engine.
+
+    ``report`` is what the engine has said so far, ``constants`` the fitted figures that fit it; both may be None, then
+    fewer terms are known. Raise LawError, naming the field, for an impossible size, ratio or length.
+    """
+    choice = choose(shape, report)
+    ledger = choice.law.ledger(shape, ranks, report if report is not None else BootReport(), constants)
+    notes = list(ledger.notes)
+    if choice.assumed:
+        version = f"version {choice.version}" if choice.version else "an unknown version"
+        notes.append(f"law {choice.name} is assumed for {version}")
+    return replace(ledger, version=choice.version, assumed=choice.assumed, notes=tuple(notes))

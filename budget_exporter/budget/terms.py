@@ -1,0 +1,144 @@
+"""What every law does alike: check its inputs, read printed figures as terms, close a partition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from budget_exporter.budget.kv_cache import measured_price
+from budget_exporter.budget.limits import passes_init_check, utilization_limit
+from budget_exporter.errors import LawError
+from budget_exporter.facts.boot import BootReport, Printed, RankFacts
+from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.ledger import Limit, Origin, RankInput, Term
+from budget_exporter.units import GIB, gib_text
+
+__all__ = [
+    "Free",
+    "check",
+    "closing",
+    "driver_reserve",
+    "exact_price",
+    "facts_of",
+    "free_of",
+    "init_check",
+    "kv_minimum",
+    "printed",
+    "size_note",
+]
+
+Free = tuple[int | None, int, Origin]
+"""Free bytes at init (None when unknown), the half-width of a printed figure, and who says so."""
+
+
+def check(shape: Shape, ranks: Sequence[RankInput]) -> None:
+    """Raise LawError, naming the field, for a size, ratio or length that cannot be."""
+    utilization = shape.utilization
+    if utilization is not None and not (math.isfinite(utilization) and 0 < utilization <= 1):
+        raise LawError(f"utilization must be above 0 and at most 1, not {utilization}")
+    for name in ("max_model_len", "max_num_batched_tokens"):
+        value = getattr(shape, name)
+        if value is not None and value <= 0:
+            raise LawError(f"{name} must be above 0, not {value}")
+    for name in ("kv_cache_memory_bytes", "graph_base_mib", "graph_per_graph_mib", "graph_estimate_mib"):
+        value = getattr(shape, name)
+        if value is not None and value < 0:
+            raise LawError(f"{name} must not be negative, not {value}")
+    for rank in ranks:
+        if rank.size <= 0:
+            raise LawError(f"rank {rank.rank}: size must be above 0, not {rank.size}")
+
+
+def facts_of(report: BootReport, rank: str) -> RankFacts:
+    """
+    Return what the log says of ``rank``.
+
+    For a rank of a data-parallel replica (``d1.0``) only what holds for every rank: the log does not tell replicas
+    apart.
+    """
+    return report.of(int(rank)) if rank.isdecimal() else report.common
+
+
+def free_of(rank: RankInput, facts: RankFacts) -> Free:
+    """Return free memory at init: what the caller knows, else what the rank printed."""
+    if rank.free_at_init is not None:
+        return rank.free_at_init, rank.free_at_init_rounding, rank.free_at_init_source
+    if facts.free_at_init is not None:
+        return facts.free_at_init.bytes, facts.free_at_init.rounding, "log"
+    return None, 0, rank.free_at_init_source
+
+
+def printed(name: str, figure: Printed | None, lever: str = "", note: str = "") -> Term | None:
+    """Return a printed figure as a term, None where it was not printed."""
+    if figure is None:
+        return None
+    return Term(name, figure.bytes, "log", lever, note, figure.rounding)
+
+
+def closing(name: str, requested: int, charges: Iterable[Term], lever: str) -> Term:
+    """
+    Return what ``charges`` leave of ``requested``: the part that takes up every charge's rounding.
+
+    It is as good as its charges: from the log where one of them is, and as coarse as all of them together.
+    """
+    parts = tuple(charges)
+    source: Origin = "log" if any(term.source == "log" for term in parts) else "registry"
+    return Term(
+        name,
+        requested - sum(term.bytes for term in parts),
+        source,
+        lever,
+        note="what the charges leave",
+        rounding=sum(term.rounding for term in parts),
+    )
+
+
+def driver_reserve(rank: RankInput, free: Free) -> tuple[Term, ...]:
+    """Return what the device had given away before the engine's first snapshot: driver, context, other tenants."""
+    size, rounding, source = free
+    if size is None:
+        return ()
+    return (Term("driver_reserve", rank.size - size, source, note="size minus free at init", rounding=rounding),)
+
+
+def exact_price(shape: Shape, report: BootReport) -> int | None:
+    """Return the price of a token where the pool's bytes are exactly known: an explicit size, and the tokens got."""
+    pool, tokens = shape.kv_cache_memory_bytes, report.kv_tokens
+    if not pool or not tokens or shape.num_gpu_blocks_override is not None:
+        return None
+    return measured_price(pool, tokens)
+
+
+def init_check(
+    rank: RankInput, requested: int, free: Free, *, checks: bool = True
+) -> tuple[bool | None, Limit | None, list[str]]:
+    """Return whether the engine's check at init passes, the largest utilization that does, and what to say of it."""
+    size, rounding, source = free
+    if size is None or not checks:
+        return None, None, []
+    bootable = passes_init_check(requested, size, rounding)
+    notes = []
+    if bootable is False:
+        figures = f"free {size / GIB:.2f} < budget {requested / GIB:.2f} GiB"
+        notes.append(f"rank {rank.rank}: {figures}: the engine's check at init fails")
+    return bootable, utilization_limit(rank.size, size, rounding, source), notes
+
+
+def size_note(rank: RankInput, facts: RankFacts) -> list[str]:
+    """Return a sentence where the engine saw a device of another size than the driver's."""
+    seen = facts.size_at_init
+    if seen is None or abs(seen.bytes - rank.size) <= seen.rounding:
+        return []
+    return [f"rank {rank.rank}: the engine saw {gib_text(seen.bytes)}, the driver says {gib_text(rank.size)}"]
+
+
+def kv_minimum(shape: Shape, report: BootReport) -> int | None:
+    """
+    Return the tokens of KV below which vLLM refuses to start: one request of ``max_model_len``.
+
+    None where the length is unknown, and for ``auto``, with which the engine shortens the length instead.
+    Source: the check of ``v1/core/kv_cache_utils.py`` that names "the model's max seq len".
+    """
+    if shape.max_model_len is not None:
+        return shape.max_model_len
+    return None if shape.given.get("--max-model-len", "") in {"auto", "-1"} else report.max_model_len

@@ -36,10 +36,12 @@ def is_integrated(vram: int, node: KfdNode | None) -> bool:
     Say whether a card is part of a processor; any of three signs will do, since no single one always shows.
 
     ``vram`` is mem_info_vram_total in bytes. It is below 4 GiB (a default carve-out, also without KFD); or the KFD
-    node holds CPU cores as well; or KFD promises the runtime more device memory than the card has VRAM, which it only
-    does for an APU whose allocations it redirects to system memory (kernel ``amdgpu_amdkfd_get_local_mem_info``).
+    node holds CPU cores as well; or KFD promises the runtime clearly more device memory than the card has VRAM, which
+    it only does for an APU whose allocations it redirects to system memory (kernel
+    ``amdgpu_amdkfd_get_local_mem_info``; for a card both are ``real_vram_size``).
     """
-    return vram < _SMALLEST_DISCRETE or (node is not None and (node.holds_cpu or (node.memory or 0) > vram))
+    promised = 0 if node is None or node.memory is None else node.memory
+    return vram < _SMALLEST_DISCRETE or (node is not None and node.holds_cpu) or promised > vram + vram // 8
 
 
 class AmdCard:
@@ -65,7 +67,9 @@ class AmdCard:
         self._key: tuple[int, int] | None = None
         self._model = ""
         self._uuid: str | None = None
+        self._integrated = False
         self._unified = False
+        self._judged_with_kfd: bool | None = None  # None: not judged yet
         self._identity: DeviceIdentity | None = None
         self._vram_size = 0
         self._gtt_size: int | None = None
@@ -142,13 +146,10 @@ class AmdCard:
             self._forget_identity()
             self._model = self._read_model()
         self._vram_size = self._counters[_VRAM_TOTAL].read()
+        if self._vram_size == 0:
+            raise SourceError(f"{_VRAM_TOTAL}: 0, and no card has no memory")
         self._gtt_size = self._read_gtt_size()
-        integrated = is_integrated(self._vram_size, self._node)
-        # An APU's compute allocations go to system memory where that is the larger (kernel apu_prefer_gtt). Once
-        # known it holds for this card: a counter that fails later must not make it fall back to the other one.
-        self._unified = self._unified or (integrated and (self._gtt_size or 0) > self._vram_size)
-        if self._vram_size == 0 and not self._unified:
-            raise SourceError(f"{_VRAM_TOTAL}: 0")
+        self._judge()
         self._uuid = self._uuid or self._read_uuid()
         self._identity = DeviceIdentity(
             device=self.pci,
@@ -158,10 +159,22 @@ class AmdCard:
             sampler="amdgpu_gtt" if self._unified else "amdgpu_vram",
             uuid=self._uuid,
             order=self._order,
-            integrated=integrated,
+            integrated=self._integrated,
         )
         self._key = key
         return self._identity
+
+    def _judge(self) -> None:
+        """
+        Decide once for this card whether it is integrated and whose counters are its memory.
+
+        An APU's compute allocations go to system memory where that is the larger (kernel ``apu_prefer_gtt``). A size
+        that fails or changes later must not make the card change sides; only a KFD node that was missing at first may.
+        """
+        if self._judged_with_kfd is None or (self._node is not None and not self._judged_with_kfd):
+            self._integrated = is_integrated(self._vram_size, self._node)
+            self._unified = self._integrated and (self._gtt_size or 0) > self._vram_size
+            self._judged_with_kfd = self._node is not None
 
     def _read_gtt_size(self) -> int | None:
         self._gtt_fault = ""
@@ -172,7 +185,7 @@ class AmdCard:
                 raise
         except SourceError as error:
             # Without it an APU's counters cannot be chosen; a discrete card only lacks the figure.
-            if self._unified or is_integrated(self._vram_size, self._node):
+            if self._unified or (self._judged_with_kfd is None and is_integrated(self._vram_size, self._node)):
                 raise
             self._gtt_fault = str(error)
         return None

@@ -150,12 +150,18 @@ def stat(
         .color_mode(common.BigValueColorMode.VALUE)
         .graph_mode(common.BigValueGraphMode.AREA if spark else common.BigValueGraphMode.NONE)
         .text_mode(text)
-        .text(common_builder.VizTextDisplayOptions().title_size(12).value_size(15 if names_only else 24))
+        .text(_sizes(12 if names_only else None))
         .reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(values=False))
         .no_value("unknown")
         .targets([target(query, 0, "range" if spark else "instant")])
     )
     return panel if decimals is None else panel.decimals(decimals)
+
+
+def _sizes(value: int | None) -> common_builder.VizTextDisplayOptions:
+    # Left to itself Grafana makes the host's name as small as it takes to fit on one line, which nobody can read.
+    sizes = common_builder.VizTextDisplayOptions().title_size(11)
+    return sizes if value is None else sizes.value_size(value)
 
 
 def states(
@@ -178,6 +184,7 @@ def states(
         stat(title, description, query, unit="short", span=span, height=height)
         .color_scheme(dashboard_builder.FieldColor().mode(model.FieldColorModeId.THRESHOLDS))
         .color_mode(common.BigValueColorMode.BACKGROUND)
+        .text(_sizes(20))
         .thresholds(
             dashboard_builder.ThresholdsConfig()
             .mode(model.ThresholdsMode.ABSOLUTE)

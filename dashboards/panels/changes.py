@@ -22,7 +22,7 @@ def row() -> Row:
         "What changed?",
         [
             lines(
-                "Restarts",
+                "Restarts over time",
                 "Restarts counted since the exporter first saw the engine; each step is one. Several steps in an hour: "
                 "a crash loop. Stop it before it wears out the supervisor's limit, and read the last failure.",
                 [Q(f"max by (instance) (budget_engine_restarts_total{{{SHAPE}}})", "restarts {{instance}}")],
@@ -99,8 +99,8 @@ def row() -> Row:
             ),
             table(
                 "Findings",
-                "What follows from plan, engine's words and measurement compared. Red: the finding holds; the page of the "
-                "exporter says it in a sentence with its figures, and the runbook of its alert says what to turn.",
+                "What follows from plan, engine's words and measurement compared. Red: the finding holds; the page of "
+                "the exporter says it in a sentence with its figures, and the runbook of its alert says what to turn.",
                 {"instance": "Instance", "finding": "Finding", "Value": "State"},
                 [Q(f"max by (instance, finding) (budget_engine_finding{{{SHAPE}}})")],
                 units={},

@@ -8,7 +8,7 @@ from dashboards.parts import Q, Row, lines, stat, states
 
 __all__ = ["FIT_WORDS", "FLOORS", "row"]
 
-FIT_WORDS = {0: ("fits", "green"), 1: ("below warning floor", "orange"), 2: ("below critical floor", "red")}
+FIT_WORDS = {0: ("fits", "green"), 1: ("below warning", "orange"), 2: ("below critical", "red")}
 FLOORS = Q(f"max by (instance, severity) ({floor()})", "{{severity}} floor {{instance}}")
 
 
@@ -24,7 +24,7 @@ def row() -> Row:
                 "for which part of the request is too large.",
                 Q(state(margin_now()), RANK),
                 FIT_WORDS,
-                span=5,
+                span=6,
             ),
             stat(
                 "Margin now",
@@ -32,7 +32,7 @@ def row() -> Row:
                 "'Fits now'. Far from the margin at high water: the peak is over but will come again.",
                 Q(margin_now(), RANK),
                 unit=BYTES,
-                span=5,
+                span=6,
                 spark=True,
                 decimals=2,
             ),
@@ -50,7 +50,7 @@ def row() -> Row:
                 "means that the engine has printed a fatal memory error: read 'Last failure'.",
                 Q(f"budget_engine_phase{{{SHAPE}}} == 1", "{{phase}} on {{instance}}"),
                 unit="short",
-                span=4,
+                span=3,
                 names_only=True,
             ),
             states(
@@ -59,7 +59,7 @@ def row() -> Row:
                 "reasons; give the shape more room before the next restart or the next long prompt does it for you.",
                 Q(f"max by (instance) (budget_engine_knife_edge{{{SHAPE}}})", "{{instance}}"),
                 {0: ("no", "green"), 1: ("knife edge", "red")},
-                span=4,
+                span=3,
             ),
             stat(
                 "Restarts",

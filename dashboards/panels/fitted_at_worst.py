@@ -11,9 +11,8 @@ __all__ = ["row"]
 
 
 def row() -> Row:
-    """Show the high-water mark of each rank's device, how old it is and how long it has been kept."""
+    """Show the high-water mark of each rank's device, and how old it is."""
     set_at = f"time() - budget_device_memory_used_high_water_timestamp_seconds{{{HOST}}}"
-    since = f"time() - budget_device_memory_used_high_water_reset_timestamp_seconds{{{HOST}}}"
     ever = f"budget_device_memory_size_bytes{{{HOST}}} - budget_device_memory_used_high_water_all_time_bytes{{{HOST}}}"
     return Row(
         "Did it fit at its worst?",
@@ -24,7 +23,7 @@ def row() -> Row:
                 "close once since the engine started and will be again under the same load. Give the shape more room.",
                 Q(state(margin_at_worst()), RANK),
                 FIT_WORDS,
-                span=5,
+                span=6,
             ),
             stat(
                 "Margin at high water",
@@ -32,7 +31,7 @@ def row() -> Row:
                 "plan with: a shape needs room for its worst moment, not for its present one.",
                 Q(margin_at_worst(), RANK),
                 unit=BYTES,
-                span=5,
+                span=6,
                 decimals=2,
             ),
             stat(
@@ -41,16 +40,7 @@ def row() -> Row:
                 "shown is not yet the worst one.",
                 Q(by_rank(set_at), RANK),
                 unit="s",
-                span=4,
-                decimals=1,
-            ),
-            stat(
-                "Mark kept for",
-                "How long the high-water mark has seen every sample. A mark of minutes has not seen the day's load "
-                "yet: do not conclude from it.",
-                Q(by_rank(since), RANK),
-                unit="s",
-                span=5,
+                span=6,
                 decimals=1,
             ),
             stat(
@@ -59,7 +49,7 @@ def row() -> Row:
                 "present mark: an earlier shape or another tenant was tighter.",
                 Q(by_rank(ever), RANK),
                 unit=BYTES,
-                span=5,
+                span=6,
                 decimals=2,
             ),
             lines(

@@ -23,8 +23,9 @@ def row() -> Row:
             table(
                 "Devices",
                 "Every device of the chosen hosts and the rank of the engine on it. A rank on an unexpected device: "
-                "look at the visible-devices environment. GTT in use far above its usual figure: device memory spills "
-                "into system memory, which is slow rather than fatal.",
+                "look at the visible-devices environment. A mark kept for minutes has not seen the day's "
+                "load yet. GTT in use far above its usual figure: device memory spills into system memory, which is "
+                "slow rather than fatal.",
                 {
                     "instance": "Instance",
                     "device": "Device",
@@ -36,8 +37,9 @@ def row() -> Row:
                     "Value #D": "Used",
                     "Value #E": "High water",
                     "Value #F": "Margin",
-                    "Value #G": "GTT used",
-                    "Value #H": "GTT size",
+                    "Value #G": "Mark kept since",
+                    "Value #H": "GTT used",
+                    "Value #I": "GTT size",
                 },
                 [
                     Q(f"max by ({identity}) (budget_device_info{{{HOST}}})"),
@@ -46,10 +48,17 @@ def row() -> Row:
                     per_device("budget_device_memory_used_bytes"),
                     per_device("budget_device_memory_used_high_water_bytes"),
                     per_device("budget_device_margin_bytes"),
+                    Q(
+                        "1000 * max by (instance, device) "
+                        f"(budget_device_memory_used_high_water_reset_timestamp_seconds{{{HOST}}})"
+                    ),
                     per_device("budget_device_gtt_used_bytes"),
                     per_device("budget_device_gtt_size_bytes"),
                 ],
-                units=dict.fromkeys(("Size", "Used", "High water", "Margin", "GTT used", "GTT size"), BYTES),
+                units={
+                    **dict.fromkeys(("Size", "Used", "High water", "Margin", "GTT used", "GTT size"), BYTES),
+                    "Mark kept since": "dateTimeFromNow",
+                },
                 span=24,
                 height=6,
             ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import logging
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,7 +21,7 @@ SCENARIOS = ("healthy", "knife-edge", "crash-loop")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` (sys.argv without it) asks for; return the exit status."""
+    """Run the command that ``argv`` (sys.argv without it) asks for; return 2 where a flag or file is wrong, else end the process."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = words.pop(0) if words and words[0] in COMMANDS else "serve"
     options = _parser(command).parse_args(words)
@@ -27,13 +29,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         if command == "demo":
             from budget_exporter.commands import demo  # noqa: PLC0415 - serve must not pay for it
 
-            return demo.run(options)
-        from budget_exporter.commands import serve  # noqa: PLC0415 - so that --help is quick
+            status = demo.run(options)
+        else:
+            from budget_exporter.commands import serve  # noqa: PLC0415 - so that --help is quick
 
-        return serve.run(serve.settings(options))
+            status = serve.run(serve.settings(options))
     except ConfigError as error:
         print(f"budget-exporter: {error}", file=sys.stderr)  # noqa: T201 - logging is not set up yet
         return 2
+    # A normal exit waits for threads, and one that hangs in the kernel never ends; all that matters is on disk by now.
+    logging.shutdown()
+    sys.stderr.flush()
+    os._exit(status)
 
 
 def _parser(command: str) -> argparse.ArgumentParser:

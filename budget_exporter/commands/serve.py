@@ -87,10 +87,8 @@ def run(chosen: Settings) -> int:
     set_up(chosen.level, chosen.format)
     loaded = config.load(chosen.config, frozenset(SOURCES))
     sidecar = Sidecar(loaded, _options(chosen))
-    # Not asyncio.run and not a normal exit: both wait for threads, and one that hangs in the kernel never ends.
-    status = asyncio.new_event_loop().run_until_complete(_serve(sidecar, chosen))
-    logging.shutdown()
-    os._exit(status)
+    # Not asyncio.run: it waits for threads, and one that hangs in the kernel never ends.
+    return asyncio.new_event_loop().run_until_complete(_serve(sidecar, chosen))
 
 
 def _options(chosen: Settings) -> Options:

@@ -15,7 +15,6 @@ __all__ = ["Board", "Windows", "fold"]
 Windows = Mapping[str, DeviceWindow]
 STALE_AFTER = 3.0
 """Seconds after which a sample is no longer shown: stale data is never shown as live."""
-UNKNOWN_EPOCH = "unknown"
 HISTORY = 30.0
 """Seconds of samples kept to tell what a device held just before an engine started."""
 
@@ -65,8 +64,7 @@ class Board:
         """
         Take in the windows of one source; ``epochs`` names the newest engine on each device and its start.
 
-        Where it is not ``known`` which engines run, a device without one is taken as still held by its last: what it
-        holds is no baseline.
+        Where it is not ``known`` which engines run, what a device without one holds is no baseline.
         """
         for device, window in windows.items():
             seen = self._seen.setdefault(device, _Seen(window))
@@ -75,9 +73,8 @@ class Board:
             while seen.history and seen.history[0][0] < window.newest.at - HISTORY:
                 seen.history.popleft()
             epoch, started = epochs.get(device, (None, None))
-            if epoch is None and not known:
-                epoch = mark.epoch if (mark := self._marks.get(device)) and mark.epoch else UNKNOWN_EPOCH
-            self._marks[device] = high_water.fold(self._marks.get(device), window, epoch, started)
+            mark = self._marks.get(device)
+            self._marks[device] = high_water.fold(mark, window, epoch, started, engines_known=known)
 
     def states(self, now: float) -> tuple[DeviceState, ...]:
         """Return the devices with a fresh sample; the others' series end."""

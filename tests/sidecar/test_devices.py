@@ -1,0 +1,93 @@
+"""The board: windows of ten samples, freshness, and what was free before a start."""
+
+from __future__ import annotations
+
+from budget_exporter.facts.device import DeviceIdentity, DeviceReport, DeviceSample, MemorySample
+from budget_exporter.sidecar.devices import HISTORY, STALE_AFTER, Board, Windows, fold
+
+
+def report(at: float, used: int, *, size: int = 100, uuid: str = "GPU-1") -> DeviceReport:
+    identity = DeviceIdentity("0000:03:00.0", "amd", "card", "amdgpu", "amdgpu_vram", uuid=uuid)
+    return DeviceReport((DeviceSample(identity, MemorySample(at, size, used)),))
+
+
+def windows(*reports: DeviceReport) -> Windows:
+    result: Windows | None = None
+    for one in reports:
+        result = fold(result, one)
+    assert result is not None
+    return result
+
+
+def test_a_window_keeps_newest_smallest_and_largest() -> None:
+    window = windows(report(1.0, 50), report(1.1, 90), report(1.2, 20), report(1.3, 60))["0000:03:00.0"]
+    assert (window.newest.used, window.used_min, window.used_max, window.used_max_at) == (60, 20, 90, 1.1)
+    assert window.samples == 4
+
+
+def test_another_card_in_the_slot_begins_its_own_window() -> None:
+    window = windows(report(1.0, 90), report(1.1, 10, uuid="GPU-2"))["0000:03:00.0"]
+    assert (window.used_max, window.samples) == (10, 1)
+
+
+def test_a_run_without_the_device_leaves_its_window() -> None:
+    assert windows(report(1.0, 90), DeviceReport())["0000:03:00.0"].used_max == 90
+
+
+def test_the_mark_and_the_window_maximum_hold_a_spike_that_the_newest_sample_does_not() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 50), report(10.1, 95), report(10.2, 51)), {})
+    (state,) = board.states(10.5)
+    assert (state.memory.used, state.high_water.used, state.window_max) == (51, 95, 95)
+    board.update(windows(report(69.0, 51)), {})
+    assert board.states(69.5)[0].window_max == 95
+    board.update(windows(report(72.0, 51)), {})
+    (state,) = board.states(72.5)
+    assert (state.high_water.used, state.window_max) == (95, 51)
+
+
+def test_a_device_without_a_fresh_sample_is_not_shown_but_not_forgotten() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 95)), {})
+    assert board.states(10.0 + STALE_AFTER)
+    assert board.states(10.1 + STALE_AFTER) == ()
+    assert board.marks[0].used == 95
+    board.update(windows(report(30.0, 50)), {})
+    assert board.states(30.0)[0].high_water.used == 95
+
+
+def test_a_new_engine_begins_a_new_mark_and_another_card_too() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 95)), {"0000:03:00.0": ("a@1", 1.0)})
+    board.update(windows(report(20.0, 30)), {"0000:03:00.0": ("a@2", 19.0)})
+    assert board.states(20.0)[0].high_water.used == 30
+    board.update(windows(report(21.0, 10, uuid="GPU-2")), {"0000:03:00.0": ("a@2", 19.0)})
+    assert board.states(21.0)[0].high_water.used == 10
+
+
+def test_what_is_held_while_engines_are_unknown_is_no_baseline() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 95)), {}, known=False)
+    assert board.states(10.0)[0].high_water.baseline is None
+    board.update(windows(report(11.0, 5)), {})
+    assert board.states(11.0)[0].high_water.baseline == 5
+
+
+def test_free_before_a_start_is_of_the_last_sample_before_it() -> None:
+    board = Board()
+    assert board.free_before("0000:03:00.0", 9.0) is None
+    for at, used in ((10.0, 5), (11.0, 6), (12.0, 70)):
+        board.update(windows(report(at, used)), {})
+    assert board.free_before("0000:03:00.0", 11.5) == 94
+    assert board.free_before("0000:03:00.0", 9.0) is None
+    board.update(windows(report(12.5 + HISTORY, 70)), {})
+    assert board.free_before("0000:03:00.0", 11.5) is None
+
+
+def test_marks_come_back_from_the_state_file() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 95)), {"0000:03:00.0": ("a@1", 1.0)})
+    again = Board(board.marks)
+    assert again.states(10.0) == ()
+    again.update(windows(report(50.0, 40)), {"0000:03:00.0": ("a@1", 1.0)})
+    assert again.states(50.0)[0].high_water.used == 95

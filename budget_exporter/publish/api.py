@@ -3,31 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields
 from typing import Any
 
 import msgspec
 
-from budget_exporter.facts.engine import EngineSighting, Shape, Worker
 from budget_exporter.facts.snapshot import Snapshot
+from budget_exporter.publish.flags import shown
 from budget_exporter.publish.text import presentable
 
 __all__ = ["snapshot_json"]
 
 # What may be shown of an engine's processes. The rest stays: command line and environment hold API keys and tokens, and
 # so does a worker's title until the worker has set its own, and now and then a path.
-_SIGHTING = frozenset(field.name for field in fields(EngineSighting)) - {"argv", "environ", "cwd"}
-_WORKER = frozenset(field.name for field in fields(Worker)) - {"title"}
-# The flags a shape is made of, and their names before the engine renamed them; no other flag is a budget flag.
-_FLAGS = frozenset(field.name for field in fields(Shape)) - {"given", "faults"} | {
-    "gpu_memory_utilization",
-    "cpu_offload_gb",
-    "cudagraph_capture_sizes",
-    "dtype",
-    "quantization",
-    "swap_space",
-}
-_ENVIRON = ("VLLM_CUDAGRAPH_MEM_", "VLLM_MEMORY_PROFILER_")
+_SIGHTING = frozenset({"source", "main", "started_at", "workers", "unit", "container", "supervisor", "inner_pid"})
+_WORKER = frozenset({"pid", "rank"})
 _LARGEST = 2**63
 
 
@@ -35,8 +24,7 @@ def snapshot_json(snapshot: Snapshot) -> bytes:
     """
     Return ``snapshot`` as JSON in UTF-8; field names are those of the facts, absent facts are null.
 
-    Of processes only what is needed to find them is shown, of flags and environment only the budget's. Integers that do
-    not fit 64 bits are null.
+    Of processes only what is needed to find them is shown. Integers that do not fit 64 bits are null.
     """
     view = msgspec.to_builtins(snapshot, str_keys=True, enc_hook=_plain)
     for engine in view["engines"]:
@@ -44,9 +32,9 @@ def snapshot_json(snapshot: Snapshot) -> bytes:
             engine["sighting"] = _only(engine["sighting"], _SIGHTING)
             engine["sighting"]["workers"] = [_only(worker, _WORKER) for worker in engine["sighting"]["workers"]]
         if engine["shape"] is not None:
-            engine["shape"]["given"] = _budget_flags(engine["shape"]["given"])
+            engine["shape"]["given"] = shown(engine["shape"]["given"])
         if engine["report"] is not None:
-            engine["report"]["args"] = _budget_flags(engine["report"]["args"])
+            engine["report"]["args"] = shown(engine["report"]["args"])
     return msgspec.json.encode(_clean(view))
 
 
@@ -59,14 +47,6 @@ def _plain(value: object) -> object:
 
 def _only(view: dict[str, Any], names: frozenset[str]) -> dict[str, Any]:
     return {name: value for name, value in view.items() if name in names}
-
-
-def _budget_flags(given: dict[str, str]) -> dict[str, str]:
-    return {name: text for name, text in given.items() if _is_budget_flag(name)}
-
-
-def _is_budget_flag(name: str) -> bool:
-    return name.lstrip("-").replace("-", "_") in _FLAGS or name.startswith(_ENVIRON)
 
 
 def _clean(value: Any) -> Any:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.publish.families import Families
+from budget_exporter.publish.flags import by_label
 
-__all__ = ["add", "flags_as_typed", "max_model_len_of", "model_name_of", "version_of"]
+__all__ = ["add", "max_model_len_of", "model_name_of", "version_of"]
 
 _FLAGS = (
     "gpu_memory_utilization",
@@ -50,7 +49,7 @@ def _identity(out: Families, state: EngineState) -> None:
     )
     out.add("budget_engine_max_model_len_tokens", max_model_len_of(state), engine=engine)
     if state.shape is not None:
-        typed = flags_as_typed(state.shape.given)
+        typed = by_label(state.shape.given)
         out.add("budget_engine_flags_info", 1, engine=engine, **{flag: typed.get(flag, "") for flag in _FLAGS})
 
 
@@ -83,8 +82,3 @@ def max_model_len_of(state: EngineState) -> int | None:
     if state.shape is not None and state.shape.max_model_len is not None:
         return state.shape.max_model_len
     return None if state.report is None else state.report.max_model_len
-
-
-def flags_as_typed(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the flags by label name: ``--max-model-len`` and ``max_model_len`` are one."""
-    return {flag.lstrip("-").replace("-", "_"): text for flag, text in given.items()}

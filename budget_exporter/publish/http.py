@@ -9,7 +9,7 @@ Prometheus tells whether the exporter answers, and what it does not know yet has
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 
 from aiohttp import hdrs, web
 
@@ -20,7 +20,7 @@ from budget_exporter.publish.api import snapshot_json
 from budget_exporter.publish.exposition import CONTENT_TYPES, Exposition
 from budget_exporter.publish.negotiate import format_for, gzip_wanted
 
-__all__ = ["API_PATH", "HEALTHY_PATH", "READY_PATH", "application", "listen"]
+__all__ = ["API_PATH", "HEALTHY_PATH", "READY_PATH", "application"]
 
 HEALTHY_PATH = "/-/healthy"
 READY_PATH = "/-/ready"
@@ -35,7 +35,6 @@ _HEADERS = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
 }
-_SHUTDOWN_S = 0.5  # for requests in flight: the whole exporter has a second to end
 
 _GetSnapshot = Callable[[], Snapshot | None]
 _Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
@@ -53,7 +52,8 @@ def application(
 
     ``get_snapshot`` returns the newest Snapshot or None before the first; ``exposition`` is the one the sidecar renders
     ahead with, ``clock`` the Unix time the page compares ages with. With ``telemetry_path`` ``/`` the metrics take the
-    page's place. Raise ConfigError for a path that is no plain path or is already taken.
+    page's place. Raise ConfigError for a path that is no plain path or is already taken. Who runs the application turns
+    the access log off: a line per scrape tells nobody anything.
     """
     _check(telemetry_path)
     renderer = Exposition() if exposition is None else exposition
@@ -66,23 +66,6 @@ def application(
     if telemetry_path != "/":
         app.router.add_get("/", _page(get_snapshot, telemetry_path, clock))
     return app
-
-
-async def listen(app: web.Application, addresses: Sequence[tuple[str | None, int]]) -> web.AppRunner:
-    """
-    Serve ``app`` at each (host, port) until the runner's ``cleanup()``; host None is every interface.
-
-    Raise OSError where an address cannot be bound; then nothing is left listening.
-    """
-    runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=_SHUTDOWN_S)
-    await runner.setup()
-    try:
-        for host, port in addresses:
-            await web.TCPSite(runner, host, port).start()
-    except BaseException:
-        await runner.cleanup()
-        raise
-    return runner
 
 
 def _check(path: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 
-from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Ledger, RankLedger, Term
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.publish.families import Families
@@ -26,7 +25,7 @@ def add(out: Families, state: EngineState) -> None:
         _ledger(out, engine, state.ledger)
         for rank, ledger in state.ledger.ranks.items():
             _rank(out, engine, rank, ledger)
-            share = utilization_of(ledger, state.shape)
+            share = utilization_of(ledger, state.ledger.utilization_ratio)
             out.add("budget_engine_memory_utilization_ratio", share, engine=engine, rank=rank)
 
 
@@ -78,16 +77,15 @@ def kv_pool_of(ledger: RankLedger) -> Term | None:
     return ledger.pool
 
 
-def utilization_of(ledger: RankLedger, shape: Shape | None) -> float | None:
+def utilization_of(ledger: RankLedger, asked: float | None) -> float | None:
     """
-    Return the share of the device the flags request.
+    Return the share of the device the flags request, explicit KV sizes included.
 
-    Where the request is ``--gpu-memory-utilization`` of the size to the byte, that flag is the share: the quotient of
+    Where the request is ``asked`` (the flag's ratio) of the size to the byte, that ratio is the share: the quotient of
     two whole numbers would differ from a limit of the same ratio in the tenth digit.
     """
     if ledger.size <= 0:
         return None
-    flag = None if shape is None else shape.utilization
-    if flag is not None and abs(flag * ledger.size - ledger.requested) <= 1:
-        return flag
+    if asked is not None and abs(asked * ledger.size - ledger.requested) <= 1:
+        return asked
     return ledger.requested / ledger.size

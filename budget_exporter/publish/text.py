@@ -8,7 +8,7 @@ from functools import lru_cache
 __all__ = ["presentable"]
 
 # user:password@ before a host, and whatever follows the path: object stores and registries carry tokens in both.
-_USERINFO = re.compile(r"(?<=://)[^/\s@]*@")
+_USERINFO = re.compile(r"(?<=://)[^/\s]*@")
 _QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
 
 

@@ -174,6 +174,7 @@ def healthy() -> Snapshot:
         kv_bytes_per_token={"registry": 9190, "measured": 7888},
         kv_min_tokens=200_704,
         utilization=Term("utilization", ranks["0"].requested, "flag", lever="--gpu-memory-utilization"),
+        utilization_ratio=0.982,
         host=(Term("host_experts", printed_bytes("25.10"), "log"), Term("ple", printed_bytes("38.74"), "log")),
     )
     verdict = Verdict(

@@ -6,6 +6,7 @@ from budget_exporter.facts.boot import Failure
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.facts.verdict import Floors, RankVerdict
 from budget_exporter.publish.engine_metrics import model_name_of, version_of
+from budget_exporter.publish.flags import shown
 from budget_exporter.publish.model_metrics import utilization_of
 from budget_exporter.publish.page import ledger
 from budget_exporter.publish.page.figures import NOTHING, age, count, gib, utc
@@ -28,7 +29,7 @@ def section(state: EngineState, *, now: float) -> Html:
     return tag(
         "section",
         title,
-        _alarms(state),
+        _alarms(state, now),
         tag("div", *margins, class_="tiles") if margins else None,
         _identity(state, now),
         *_ledgers(state),
@@ -46,13 +47,22 @@ def _pill(text: str, kind: str) -> Html:
     return tag("span", text, class_=f"pill {kind}")
 
 
-def _alarms(state: EngineState) -> Html | None:
-    """Return knife-edge sentences before anything else, then findings and flags the engine would not take."""
-    findings = [finding for finding, holds in state.verdict.findings.items() if holds]
-    items = [tag("li", sentence) for sentence in state.verdict.sentences]
-    items += [tag("li", "Finding: ", tag("code", finding)) for finding in findings]
-    items += [tag("li", fault) for fault in (state.shape.faults if state.shape is not None else ())]
-    return tag("ul", *items, class_="alarms") if items else None
+def _alarms(state: EngineState, now: float) -> Html:
+    """Return knife-edge sentences before anything else, why it is down, flags it would not take, and findings."""
+    alarms = [tag("li", sentence) for sentence in state.verdict.sentences]
+    if state.expected and not state.up:
+        why = "" if state.last_failure is None else f" Last failure: {_failure(state.last_failure, now)}."
+        alarms.append(tag("li", f"No main process is running.{why}"))
+    # The sentences say all that the finding of the same name says.
+    findings = [
+        name for name, holds in state.verdict.findings.items() if holds and not (name == "knife_edge" and alarms)
+    ]
+    mild = [tag("li", fault) for fault in (state.shape.faults if state.shape is not None else ())]
+    mild += [tag("li", "finding: ", tag("code", name)) for name in findings]
+    return join(
+        tag("ul", *alarms, class_="alarms") if alarms else None,
+        tag("ul", *mild, class_="alarms mild") if mild else None,
+    )
 
 
 def _margin(state: EngineState, verdict: RankVerdict) -> Html:
@@ -63,7 +73,8 @@ def _margin(state: EngineState, verdict: RankVerdict) -> Html:
     return tag(
         "div",
         tag("h3", f"rank {verdict.rank}", tag("small", device) if device else None),
-        tag("p", gib(left), tag("small", " GiB left at high water"), class_="figure"),
+        tag("p", gib(left), tag("small", " GiB"), class_="figure"),
+        tag("p", "left at high water"),
         tag("p", f"{gib(verdict.margin_now)} GiB left now"),
         tag("p", words, class_="words") if words else None,
         class_=f"tile {kind}",
@@ -148,7 +159,7 @@ def _utilization(state: EngineState) -> str | None:
         return None
     texts = []
     for rank in state.ledger.ranks.values():
-        share, limit = utilization_of(rank, state.shape), rank.limit
+        share, limit = utilization_of(rank, state.ledger.utilization_ratio), rank.limit
         asked = NOTHING if share is None else f"{share:.4g}"
         bound = "limit unknown" if limit is None else f"limit {limit.ratio:.4g}"
         if limit is not None and limit.low < limit.high:
@@ -163,9 +174,10 @@ def _host(state: EngineState) -> str | None:
 
 
 def _flags(state: EngineState) -> Html | None:
-    if state.shape is None or not state.shape.given:
+    given = {} if state.shape is None else shown(state.shape.given)
+    if not given:
         return None
-    flags = [tag("li", tag("code", f"{flag} {value}".strip())) for flag, value in state.shape.given.items()]
+    flags = [tag("li", tag("code", f"{flag} {value}".strip())) for flag, value in given.items()]
     return tag("details", tag("summary", "Budget flags as given"), tag("ul", *flags, class_="flags"))
 
 

@@ -19,8 +19,11 @@ def gib(size: int | None) -> str:
 
 
 def signed_gib(size: int | None) -> str:
-    """Return ``size`` bytes in GiB with its sign: a difference."""
-    return NOTHING if size is None else f"{size / GIB:+.2f}"
+    """Return a difference of ``size`` bytes in GiB with its sign, none where it rounds to nothing."""
+    if size is None:
+        return NOTHING
+    text = f"{size / GIB:+.2f}"
+    return "0.00" if text in {"+0.00", "-0.00"} else text
 
 
 def count(number: int | None) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from budget_exporter.facts.snapshot import DeviceState
 from budget_exporter.facts.source import SourceHealth
-from budget_exporter.publish.page.figures import NOTHING, age, count, gib
+from budget_exporter.publish.page.figures import age, count, gib
 from budget_exporter.publish.page.html import Html, tag
 
 __all__ = ["devices", "sources"]
@@ -16,22 +16,21 @@ _LATE_S = 10.0
 
 def devices(states: tuple[DeviceState, ...]) -> Html:
     """Return the table of devices in GiB."""
-    title = tag("h2", "Devices")
+    title = tag("h2", "Devices", tag("small", "GiB"))
     if not states:
         return tag("section", title, tag("p", "No device has answered.", class_="quiet"))
-    heads = ("GiB", "size", "used", "high water", "left", "GTT")
-    head = tag("tr", *(tag("th", text, scope="col") for text in heads))
-    table = tag("table", tag("thead", head), tag("tbody", *(_device(state) for state in states)))
-    return tag("section", title, tag("div", table, class_="scroll"))
+    head = tag("tr", *(tag("th", text, scope="col") for text in ("size", "used", "high water", "left", "GTT")))
+    bodies = [_device(state) for state in states]
+    return tag("section", title, tag("table", tag("thead", head), *bodies, class_="devices"))
 
 
 def _device(state: DeviceState) -> Html:
     identity, memory, mark = state.identity, state.memory, state.high_water
     what = " \N{MIDDLE DOT} ".join(part for part in (identity.model, identity.driver, identity.sampler) if part)
     shared = tag("small", "shares the host's memory") if identity.integrated else None
-    name = tag("th", identity.device, tag("small", what), shared, _bar(state), scope="row")
+    name = tag("th", identity.device, tag("small", what), shared, _bar(state), scope="rowgroup", colspan="5")
     figures = (memory.size, memory.used, mark.used, memory.size - mark.used, memory.gtt_used)
-    return tag("tr", name, *(tag("td", gib(figure)) for figure in figures))
+    return tag("tbody", tag("tr", name), tag("tr", *(tag("td", gib(figure)) for figure in figures)))
 
 
 def _bar(state: DeviceState) -> Html | None:
@@ -46,26 +45,20 @@ def _bar(state: DeviceState) -> Html | None:
 
 
 def sources(healths: tuple[SourceHealth, ...], *, now: float) -> Html:
-    """Return the table of sources; ``now`` is the Unix time ages are counted to."""
-    heads = ("source", "state", "last success", "took", "runs", "failed")
-    head = tag("tr", *(tag("th", text, scope="col") for text in heads))
+    """Return the list of sources; ``now`` is the Unix time ages are counted to."""
     rows = [_source(health, now) for health in healths]
-    table = tag("table", tag("thead", head), tag("tbody", *rows))
-    return tag("section", tag("h2", "Sources"), tag("div", table, class_="scroll"))
+    return tag("section", tag("h2", "Sources"), tag("table", tag("tbody", *rows)))
 
 
 def _source(health: SourceHealth, now: float) -> Html:
     kind, word = _state(health, now)
-    last = NOTHING if health.last_success is None else f"{age(now - health.last_success)} ago"
-    took = f"{health.duration * 1000:.1f} ms" if health.runs else NOTHING
-    every = tag("small", f"every {health.interval:g} s")
-    error = tag("small", health.error) if health.error else None
-    return tag(
-        "tr",
-        tag("th", health.name, every, error, scope="row"),
-        tag("td", tag("span", word, class_=f"pill {kind}")),
-        *(tag("td", text) for text in (last, took, count(health.runs), count(health.failures))),
-    )
+    last = "no success yet" if health.last_success is None else f"last success {age(now - health.last_success)} ago"
+    took = f"took {health.duration * 1000:.1f} ms" if health.runs else ""
+    counts = f"{count(health.runs)} runs, {count(health.failures)} failed"
+    details = " \N{MIDDLE DOT} ".join(part for part in (f"every {health.interval:g} s", last, took, counts) if part)
+    error = tag("small", health.error, class_="error") if health.error else None
+    name = tag("th", health.name, tag("small", details), error, scope="row")
+    return tag("tr", name, tag("td", tag("span", word, class_=f"pill {kind}")))
 
 
 def _state(health: SourceHealth, now: float) -> tuple[str, str]:

@@ -26,7 +26,11 @@ def table(ledger: RankLedger, facts: RankFacts | None, *, charged: bool | None, 
     """
     reported = _reported(ledger, facts, charged=charged)
     parts = [*ledger.charges, *([ledger.pool] if ledger.pool is not None else [])]
-    rows = [_row(term, reported.get(term.name), swatch=index) for index, term in enumerate(parts)]
+    registry = {term.name: term for term in ledger.registry}
+    rows = [
+        _row(term, reported.get(term.name), swatch=index, registry=registry.get(term.name))
+        for index, term in enumerate(parts)
+    ]
     rows.append(tag("tr", tag("th", "requested", scope="row"), _cell(gib(ledger.requested)), _empty(2), class_="sum"))
     inside = list(ledger.within)
     if arena_of(ledger) is not None and (pool := kv_pool_of(ledger)) is not None:
@@ -51,10 +55,12 @@ def _reported(ledger: RankLedger, facts: RankFacts | None, *, charged: bool | No
     return {name: printed for name, printed in reported.items() if printed is not None}
 
 
-def _row(term: Term, printed: Printed | None, *, swatch: int | None = None) -> Html:
+def _row(term: Term, printed: Printed | None, *, swatch: int | None = None, registry: Term | None = None) -> Html:
     mark = None if swatch is None else tag("i", class_=f"swatch c{swatch % _COLOURS}")
     origin = " \N{MIDDLE DOT} ".join(part for part in (term.source, term.lever) if part)
-    name = tag("th", mark, term.name, tag("small", origin), tag("small", term.note) if term.note else None, scope="row")
+    other = None if registry is None else f"{registry.source} says {gib(registry.bytes)}"
+    details = [tag("small", text) for text in (origin, other, term.note) if text]
+    name = tag("th", mark, term.name, *details, scope="row")
     engine = None if printed is None else printed.bytes
     difference = None if engine is None or term.source == "log" else engine - term.bytes
     return tag("tr", name, _cell(gib(term.bytes)), _cell(gib(engine)), _cell(signed_gib(difference)))

@@ -1,0 +1,229 @@
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import pytest
+
+from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.snapshot import Snapshot
+from budget_exporter.publish import page
+from budget_exporter.publish.page.figures import NOTHING, age, gib, signed_gib, utc
+from budget_exporter.publish.page.html import Html, join, tag
+from budget_exporter.units import GIB
+from tests.publish import snapshots
+from tests.publish.snapshots import AT, gib as printed
+
+LINKS = page.Links("/metrics", "/api/v1/snapshot", "/-/healthy", "/-/ready")
+ODD = '<b>"x"\n&\''
+VOID = {"meta"}
+
+
+class Reader(HTMLParser):
+    """Keep the text outside <style>, and every tag; fail where a tag is not closed in its order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.texts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] != ["style"]:
+            self.texts.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join(" ".join(self.texts).split())
+
+
+def read(snapshot: Snapshot | None, now: float = AT + 1) -> Reader:
+    reader = Reader()
+    reader.feed(page.render(snapshot, links=LINKS, now=now).decode())
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+@pytest.mark.parametrize("name", snapshots.ALL)
+def test_the_page_is_well_formed_and_fetches_nothing(name: str) -> None:
+    tags = read(snapshots.ALL[name]()).tags
+    assert not {name for name, _ in tags} & {"script", "img", "link", "iframe", "object", "form"}
+    assert not any({"src", "style"} & attrs.keys() or any(key.startswith("on") for key in attrs) for _, attrs in tags)
+    links = [attrs["href"] for _, attrs in tags if "href" in attrs]
+    assert links == ["/metrics", "/api/v1/snapshot", "/-/healthy", "/-/ready"]
+
+
+def test_the_policy_names_the_hash_of_the_style_that_is_sent() -> None:
+    html = page.render(None, links=LINKS, now=AT).decode()
+    style = re.search(r"<style>(.*)</style>", html, re.DOTALL)
+    assert style is not None
+    digest = base64.b64encode(hashlib.sha256(style[1].encode()).digest()).decode()
+    assert f"style-src 'sha256-{digest}'" in page.CONTENT_SECURITY_POLICY
+    assert "url(" not in style[1]
+
+
+def test_names_from_the_host_are_text_not_markup() -> None:
+    before = snapshots.knife_edge()
+    (engine,) = before.engines
+    odd = replace(
+        engine,
+        name=ODD,
+        unit=ODD,
+        shape=Shape(model=ODD, given={"--kv-cache-dtype": ODD}, faults=(ODD,)),
+        verdict=replace(engine.verdict, sentences=(ODD,)),
+        placements=(replace(engine.placements[0], device=None, why=ODD),),
+    )
+    source = replace(before.sources[0], name=ODD, error=ODD, success=False)
+    reader = read(replace(before, engines=(odd,), sources=(source,)))
+    assert "b" not in {name for name, _ in reader.tags}
+    assert reader.texts.count(ODD) >= 6
+
+
+def test_what_is_wrong_stands_before_everything_else_of_the_engine() -> None:
+    text = read(snapshots.knife_edge()).text
+    sentence = text.index("Rank 0 has 0.00 GiB left at its high-water mark, below the critical floor of 0.12 GiB.")
+    assert text.index("vllm-qwen") < sentence < text.index("left at high water") < text.index("model")
+    assert "0.13 GiB left at high water 0.13 GiB left now below the warning floor of 0.50 GiB" in text
+
+
+def test_engines_in_trouble_come_first_and_are_counted_in_the_title() -> None:
+    well = replace(snapshots.healthy().engines[0], name="a-well")
+    ill = replace(snapshots.knife_edge().engines[0], name="b-ill")
+    text = read(replace(snapshots.healthy(), engines=(well, ill))).text
+    assert text.startswith("(1) budget exporter")
+    assert text.index("b-ill") < text.index("a-well")
+    assert read(snapshots.healthy()).text.startswith("budget exporter")
+
+
+def test_an_engine_that_is_down_says_so_and_how_it_died() -> None:
+    text = read(snapshots.crash_loop()).text
+    assert "failing down No main process is running. Last failure: budget_above_free while starting, 13 s ago" in text
+    assert "31.29 GiB free" in text
+    assert "auto_restart" in text
+    assert "41 seen" in text
+
+
+def test_an_engine_that_may_be_down_is_no_trouble() -> None:
+    before = snapshots.plain()
+    text = read(replace(before, engines=(replace(before.engines[0], up=False),))).text
+    assert "down, as allowed" in text
+    assert text.startswith("budget exporter")
+
+
+def test_the_ledger_shows_law_engine_and_difference_but_no_difference_to_itself() -> None:
+    text = read(snapshots.healthy()).text
+    assert f"weights log holds the mamba pages, whose size is not known 6.34 6.34 {NOTHING} " in text
+    assert "kv_reserve registry 1.86 1.86 0.00" in text
+    assert "requested 31.29" in text
+    assert "kv_pool flag · --kv-cache-memory-bytes 2.95 2.95 0.00" in text
+    assert f"graph capture log; difference is to the charge applied {NOTHING} -0.06 -0.13" in text
+    assert "kv_pool geometry 11.16 11.00 -0.16" in read(snapshots.plain()).text
+
+
+def test_a_plan_that_won_over_the_registry_shows_both() -> None:
+    before = snapshots.healthy()
+    (engine,) = before.engines
+    assert engine.ledger is not None
+    rank = engine.ledger.ranks["0"]
+    other = replace(rank.charges[0], bytes=printed("6.20").bytes, source="registry")
+    ledger = replace(engine.ledger, ranks={"0": replace(rank, registry=(other,))})
+    text = read(replace(before, engines=(replace(engine, ledger=ledger),))).text
+    assert "weights log registry says 6.20" in text
+
+
+def test_only_the_ledger_of_the_rank_with_the_least_left_is_open() -> None:
+    def opened(snapshot: Snapshot) -> list[bool]:
+        return ["open" in attrs for name, attrs in read(snapshot).tags if name == "details"]
+
+    edge = snapshots.knife_edge()
+    assert opened(edge) == [False, True, False]  # flags, rank 0, rank 1
+    (engine,) = edge.engines
+    ranks = {**engine.verdict.ranks, "0": replace(engine.verdict.ranks["0"], margin_high_water=GIB)}
+    turned = replace(engine, verdict=replace(engine.verdict, ranks=ranks))
+    assert opened(replace(edge, engines=(turned,))) == [False, False, True]
+
+
+def test_a_margin_nobody_knows_is_a_dash() -> None:
+    edge = snapshots.knife_edge()
+    (engine,) = edge.engines
+    ranks = {"0": replace(engine.verdict.ranks["0"], margin_high_water=None, margin_now=None)}
+    text = read(replace(edge, engines=(replace(engine, verdict=replace(engine.verdict, ranks=ranks)),))).text
+    assert f"{NOTHING} GiB left at high water {NOTHING} GiB left now" in text
+
+
+def test_a_negative_part_or_a_mark_beyond_the_device_is_told_and_not_drawn() -> None:
+    before = snapshots.healthy()
+    (engine,) = before.engines
+    assert engine.ledger is not None
+    rank = engine.ledger.ranks["0"]
+    assert rank.pool is not None
+    short = replace(rank, pool=replace(rank.pool, bytes=-GIB))
+    ledger = replace(engine.ledger, ranks={"0": short})
+    beyond = snapshots.device(snapshots.CARDS[0], 1, snapshots.SIZE + GIB)
+    reader = read(replace(before, engines=(replace(engine, ledger=ledger),), devices=(beyond,)))
+    assert "svg" not in {name for name, _ in reader.tags}
+    assert "-1.00" in reader.text
+    assert len([name for name, _ in read(before).tags if name == "svg"]) == 4
+
+
+def test_banners_tell_demo_start_failed_reload_and_age() -> None:
+    assert "demo: synthetic host." in read(snapshots.healthy()).text
+    assert "demo" not in read(snapshots.empty()).text
+    assert "Starting: waiting for amdgpu, procfs." in read(snapshots.empty()).text
+    assert "Starting: nothing has been read yet." in read(None).text
+    assert "are not renewed" not in read(snapshots.healthy()).text
+    assert "These figures are 5 min old and are not renewed." in read(snapshots.healthy(), AT + 301).text
+    before = snapshots.healthy()
+    failed = replace(before, exporter=replace(before.exporter, reload_successful=False))
+    assert "The last reload of the configuration failed" in read(failed).text
+
+
+def test_sources_show_their_state_in_words() -> None:
+    assert "waiting" in read(snapshots.empty()).text
+    assert "/proc/4711/environ: permission denied, needs CAP_SYS_PTRACE failing" in read(snapshots.crash_loop()).text
+    late = read(snapshots.healthy(), AT + 30).text
+    assert "procfs every 5 s · last success 32 s ago · took 21.0 ms · 720 runs, 1 failed late" in late
+
+
+def test_no_devices_and_no_engines_are_said() -> None:
+    text = read(snapshots.empty()).text
+    assert "No engine is known here." in text
+    assert "No device has answered." in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(-5, "0 s"), (59.9, "59 s"), (60, "1 min"), (7260, "2 h 1 min"), (90000, "1 d 1 h")],
+)
+def test_age(seconds: float, text: str) -> None:
+    assert age(seconds) == text
+
+
+def test_figures_keep_their_sign_and_unknown_is_a_dash() -> None:
+    assert gib(-1) == "-0.00"
+    assert gib(None) == signed_gib(None) == "\N{EN DASH}" == NOTHING
+    assert signed_gib(GIB) == "+1.00"
+    assert signed_gib(-1) == signed_gib(1) == "0.00"
+
+
+def test_a_time_no_calendar_has_is_shown_as_it_is() -> None:
+    assert utc(0) == "1970-01-01 00:00:00 UTC"
+    assert utc(1e30) == "1e+30 s"
+
+
+def test_html_escapes_everything_it_did_not_make() -> None:
+    assert tag("p", "<i>", Html("<i>"), None, class_='a"b') == '<p class="a&quot;b">&lt;i&gt;<i></p>'
+    assert tag("meta", http_equiv="x") == '<meta http-equiv="x">'
+    assert join("&", tag("b")) == "&amp;<b></b>"

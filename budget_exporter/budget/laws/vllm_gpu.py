@@ -57,7 +57,8 @@ class VllmGpu:
     charges_graphs: bool | None = None
     """Whether the graph estimate is charged by default; None where there is no estimate."""
     peak_holds_estimate: bool = False
-    """Whether the printed peak activation has the charged estimate in it, so that the suggestion counts it twice."""
+    """Whether the engine prints the peak activation with a charged estimate in it: then only a charge that the log
+    states tells the two apart."""
     examined_until: Version | None = None
     name: str = "vllm_gpu"
     flavour: str = "vllm_gpu"
@@ -100,11 +101,13 @@ class VllmGpu:
         asked = requested_bytes(rank.size, utilization, round_up=self.round_up)
         bootable, limit, notes = init_check(rank, asked, free, checks=self.checks_init)
         explicit = shape.kv_cache_memory_bytes is not None
-        graphs, known = (None, True) if explicit else self._graphs(shape, report, facts)
+        graphs, known, assumption = (None, True, "") if explicit else self._graphs(shape, report, facts)
         found, missing = self._charges(facts, graphs, known=known)
         if shape.num_gpu_blocks_override is not None:
             missing.append("the bytes of --num-gpu-blocks-override")
         requested, pool, kv_pool = _pools(shape, asked, tuple(found.values()), closed=not missing)
+        if assumption:
+            notes.append(f"rank {rank.rank}: {assumption}")
         if missing:
             notes.append(f"rank {rank.rank}: the log does not tell {', '.join(missing)}: the partition is open")
         weights = printed("weights", facts.weights) if "consumed" in found else None
@@ -130,52 +133,41 @@ class VllmGpu:
         if self.profile == "parts":
             terms = {
                 "weights": printed("weights", facts.weights),
-                "activation": self._without_estimate("activation", facts, graphs, known=known),
+                "activation": printed("activation", facts.activation, BATCHED),
                 "non_torch": printed("non_torch", facts.non_torch),
             }
         else:
             terms = {
                 "consumed": printed("consumed", facts.consumed),
-                "headroom": self._without_estimate("headroom", facts, graphs, known=known),
+                "headroom": printed("headroom", facts.activation, BATCHED),
             }
-        if graphs is not None:
+        if graphs is not None or not known:
             terms["cuda_graphs"] = graphs
         missing = [name for name, term in terms.items() if term is None]
-        # The printed peak has the estimate in it: where the estimate is not told apart, the sum is right all the same.
-        if not known and not (self.peak_holds_estimate and facts.activation is not None):
-            missing.append("cuda_graphs")
         return {name: term for name, term in terms.items() if term is not None}, missing
 
-    def _without_estimate(self, name: str, facts: RankFacts, graphs: Term | None, *, known: bool) -> Term | None:
-        peak = printed(name, facts.activation, BATCHED)
-        if peak is None or not self.peak_holds_estimate:
-            return peak
-        if not known:
-            return printed(
-                name, facts.activation, BATCHED, "the printed peak, with the graph estimate in it if charged"
-            )
-        if graphs is None:
-            return peak
-        note = "the printed peak without the graph estimate it holds"
-        return Term(name, peak.bytes - graphs.bytes, "log", BATCHED, note, peak.rounding + graphs.rounding)
-
-    def _graphs(self, shape: Shape, report: BootReport, facts: RankFacts) -> tuple[Term | None, bool]:
+    def _graphs(self, shape: Shape, report: BootReport, facts: RankFacts) -> tuple[Term | None, bool, str]:
         """
-        Return the graph charge (None where nothing is charged) and whether that is known.
+        Return the graph charge (None where nothing is charged), whether that is known, and what had to be assumed.
 
         What the engine said counts, then the environment, then the version's default, which is an assumption.
         """
         if self.charges_graphs is None or shape.enforce_eager:
-            return None, True
-        applied, note = report.graph_charge_applied, ""
+            return None, True, ""
+        applied, assumption = report.graph_charge_applied, ""
+        if applied is None and self.peak_holds_estimate:
+            return None, False, ""
         if applied is None and shape.estimate_graphs is not None:
-            applied, note = shape.estimate_graphs, "charged by the environment's word"
+            applied = shape.estimate_graphs
         elif applied is None:
-            applied, note = self.charges_graphs, "assumed to be charged, which is the version's default"
+            applied = self.charges_graphs
+            assumption = (
+                f"the graph estimate is assumed to be {'' if applied else 'not '}charged, the version's default"
+            )
         if not applied:
-            return None, True
-        term = printed("cuda_graphs", facts.graph_estimate, ESTIMATE_GRAPHS, note)
-        return term, term is not None
+            return None, True, assumption
+        term = printed("cuda_graphs", facts.graph_estimate, ESTIMATE_GRAPHS, assumption)
+        return term, term is not None, assumption
 
 
 LAWS = (

@@ -1,0 +1,67 @@
+"""What is worth saying of an engine beyond its knife edge; a finding that could not be evaluated is absent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from budget_exporter.facts.boot import BootReport, RankFacts
+from budget_exporter.facts.ledger import Ledger
+from budget_exporter.facts.verdict import Finding, KnifeEdgeReason
+from budget_exporter.verdicts.drift import Drift
+from budget_exporter.verdicts.logic import all_of, any_of
+from budget_exporter.verdicts.mismatch import mismatch
+
+__all__ = ["PRICE_DRIFT", "findings"]
+
+PRICE_DRIFT = 0.05
+"""Share by which the measured price of a token may differ from the planned one."""
+
+
+def findings(
+    *,
+    ledger: Ledger | None,
+    report: BootReport | None,
+    facts: Mapping[str, RankFacts],
+    drifts: Sequence[Drift | None],
+    tolerance: int,
+    knife_edge: Mapping[KnifeEdgeReason, bool],
+) -> dict[Finding, bool]:
+    """Return the findings that could be evaluated; ``facts`` by rank, ``drifts`` in the same order, bytes."""
+    ranks = {} if ledger is None else ledger.ranks
+    answers: dict[Finding, bool | None] = {
+        # The heavier rank binds: an over-charge is one only where no rank needs it.
+        "graph_charge_over": all_of(None if drift is None else drift.below(tolerance) for drift in drifts),
+        "graph_charge_under": any_of(None if drift is None else drift.above(tolerance) for drift in drifts),
+        "graph_charge_negative": any_of(_negative(fact) for fact in facts.values()),
+        "graph_estimate_not_charged": any_of(_not_charged(fact, report) for fact in facts.values()),
+        "kv_price_drift": None if ledger is None else _price_drift(ledger.kv_bytes_per_token),
+        "model_mismatch": _mismatch([mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks]),
+        "law_assumed": None if ledger is None else ledger.assumed,
+        "knife_edge": any_of(knife_edge.values()),
+    }
+    return {finding: answer for finding, answer in answers.items() if answer is not None}
+
+
+def _negative(facts: RankFacts) -> bool | None:
+    """Return whether capture gave memory back: it fitted pages that had been counted already."""
+    capture = facts.graph_capture
+    return None if capture is None else capture.bytes + capture.rounding < 0
+
+
+def _not_charged(facts: RankFacts, report: BootReport | None) -> bool | None:
+    applied = None if report is None else report.graph_charge_applied
+    if applied is None or facts.graph_estimate is None:
+        return None
+    return not applied and facts.graph_estimate.bytes > 0
+
+
+def _price_drift(prices: Mapping[str, int]) -> bool | None:
+    planned, measured = prices.get("registry"), prices.get("measured")
+    if not planned or measured is None:
+        return None
+    return abs(measured - planned) > PRICE_DRIFT * planned
+
+
+def _mismatch(answers: Sequence[bool | None]) -> bool | None:
+    """Return whether a rank that can be compared parts from the model; those that cannot say nothing against it."""
+    return any_of(answer for answer in answers if answer is not None)

@@ -1,0 +1,132 @@
+"""All that follows for one engine, at one moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from budget_exporter.budget.terms import facts_of
+from budget_exporter.facts.boot import BootReport, Phase, RankFacts
+from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.ledger import Ledger, RankLedger
+from budget_exporter.facts.verdict import KnifeEdgeReason, Measured, Policy, RankVerdict, Verdict
+from budget_exporter.verdicts import knife_edge, margin
+from budget_exporter.verdicts.drift import Drift, drift, suggested_charge
+from budget_exporter.verdicts.findings import findings
+from budget_exporter.verdicts.knife_edge import Answer
+from budget_exporter.verdicts.logic import any_of
+
+__all__ = ["judge"]
+
+Answers = Mapping[KnifeEdgeReason, Answer]
+
+
+def judge(
+    *,
+    ledger: Ledger | None,
+    report: BootReport | None,
+    shape: Shape | None,
+    phase: Phase,
+    measured: Mapping[str, Measured],
+    policy: Policy,
+) -> Verdict:
+    """
+    Return the verdict on one engine.
+
+    ``measured`` is what the device of each rank holds (bytes, by rank), ``phase`` where the engine is, ``policy`` what
+    its operator accepts. Whatever is unknown may be None or missing: what depends on it is then absent from the
+    verdict.
+    """
+    ranks = {} if ledger is None else ledger.ranks
+    names = list(dict.fromkeys((*ranks, *measured)))
+    facts = {name: RankFacts() if report is None else facts_of(report, name) for name in names}
+    drifts = {name: drift(ranks.get(name), facts[name]) for name in names}
+    answers = {
+        name: _rank_answers(ranks.get(name), measured.get(name), drifts[name], ledger, shape, phase, policy)
+        for name in names
+    }
+    contract = _contract(policy, shape, report)
+    kept = knife_edge.kv_below_contract(None if report is None else report.kv_tokens, contract)
+    reasons, sentences = _reasons(answers, kept)
+    return Verdict(
+        ranks={
+            name: RankVerdict(
+                rank=name,
+                margin_now=margin.now(measured.get(name)),
+                margin_high_water=margin.at_high_water(measured.get(name)),
+                drift=_bytes(drifts[name]),
+                estimator_gap=margin.estimator_gap(ranks.get(name), measured.get(name), phase),
+                why={reason: answer.sentence for reason, answer in answers[name].items() if answer.holds},
+            )
+            for name in names
+        },
+        knife_edge=reasons,
+        findings=findings(
+            ledger=ledger,
+            report=report,
+            facts=facts,
+            drifts=list(drifts.values()),
+            tolerance=policy.graph_drift_tolerance,
+            knife_edge=reasons,
+        ),
+        contract_tokens=contract,
+        graph_charge_suggested=None if report is None else _suggested(report),
+        sentences=sentences,
+    )
+
+
+def _rank_answers(
+    rank: RankLedger | None,
+    measured: Measured | None,
+    drifted: Drift | None,
+    ledger: Ledger | None,
+    shape: Shape | None,
+    phase: Phase,
+    policy: Policy,
+) -> Answers:
+    return {
+        "predicted_margin": knife_edge.predicted_margin(rank, policy),
+        "measured_margin": knife_edge.measured_margin(margin.at_high_water(measured), rank, phase, policy),
+        "utilization_limit": knife_edge.utilization(rank, ledger, phase),
+        "capture_over_charge": knife_edge.capture_over_charge(drifted, shape, ledger, policy),
+    }
+
+
+def _reasons(answers: Mapping[str, Answers], contract: Answer) -> tuple[dict[KnifeEdgeReason, bool], tuple[str, ...]]:
+    """Return the reasons that could be evaluated, and one sentence for each that holds: its tightest rank's."""
+    asked: list[KnifeEdgeReason] = ["predicted_margin", "measured_margin", "utilization_limit", "capture_over_charge"]
+    reasons: dict[KnifeEdgeReason, bool] = {}
+    sentences: list[str] = []
+    for reason in asked:
+        holds = any_of(of_rank[reason].holds for of_rank in answers.values())
+        if holds is not None:
+            reasons[reason] = holds
+        holding = [(of_rank[reason].room, name) for name, of_rank in answers.items() if of_rank[reason].holds]
+        if holding:
+            _, name = min(holding)
+            sentences.append(f"rank {name}: {answers[name][reason].sentence}")
+    if contract.holds is not None:
+        reasons["kv_below_contract"] = contract.holds
+    if contract.holds:
+        sentences.append(contract.sentence)
+    return reasons, tuple(sentences)
+
+
+def _contract(policy: Policy, shape: Shape | None, report: BootReport | None) -> int | None:
+    """
+    Return the tokens promised: what the configuration says, else one request of ``max_model_len``.
+
+    Never ``max_num_seqs`` times it: a pool that holds fewer full windows than sequences may be meant to.
+    """
+    if policy.contract_tokens is not None:
+        return policy.contract_tokens
+    if shape is not None and shape.max_model_len is not None:
+        return shape.max_model_len
+    return None if report is None else report.max_model_len
+
+
+def _suggested(report: BootReport) -> int | None:
+    return suggested_charge(facts.graph_capture for facts in (report.common, *report.ranks.values()))
+
+
+def _bytes(drifted: Drift | None) -> int | None:
+    return None if drifted is None else drifted.bytes

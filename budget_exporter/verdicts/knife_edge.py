@@ -1,0 +1,125 @@
+"""
+The reasons for which a shape is on a knife edge: it boots, but cannot survive a request.
+
+Each reason is asked of every rank (the KV contract of the engine) and answered True, False, or None where a figure that
+it takes is unknown. A sentence carries the figures, and what to change where arithmetic supports it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from budget_exporter.budget.graphs import ESTIMATE, PER_GRAPH, mib_to_cover, per_graph_mib_to_cover
+from budget_exporter.facts.boot import Phase
+from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.ledger import Ledger, RankLedger
+from budget_exporter.facts.verdict import Policy
+from budget_exporter.units import gib_text
+from budget_exporter.verdicts.drift import Drift
+
+__all__ = ["Answer", "capture_over_charge", "kv_below_contract", "measured_margin", "predicted_margin", "utilization"]
+
+JUDGED: frozenset[Phase] = frozenset({"serving", "sleeping", "unknown"})
+"""Phases in which a measured margin means something: a boot takes and gives back memory on purpose."""
+PAST_CHECK: frozenset[Phase] = frozenset(
+    {"profiling", "allocating_kv", "capturing", "warming_up", "serving", "sleeping"}
+)
+"""Phases that prove that the engine passed its check at init."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Whether a reason holds, how much room there is (the smallest speaks for the engine), and the sentence."""
+
+    holds: bool | None = None
+    room: float = 0.0
+    sentence: str = ""
+
+
+def predicted_margin(rank: RankLedger | None, policy: Policy) -> Answer:
+    """Hold where the law predicts less than the warning floor."""
+    if rank is None or rank.margin is None:
+        return Answer()
+    floor = policy.floors.warning
+    sentence = f"the law predicts {gib_text(rank.margin)} left, the floor is {gib_text(floor)}"
+    return Answer(rank.margin < floor, rank.margin, sentence)
+
+
+def measured_margin(margin: int | None, rank: RankLedger | None, phase: Phase, policy: Policy) -> Answer:
+    """Hold where less than the warning floor was left at the high-water mark; never asked of a boot."""
+    if margin is None or phase not in JUDGED:
+        return Answer()
+    floor = policy.floors.warning
+    sentence = f"{gib_text(margin)} left at the high-water mark, the floor is {gib_text(floor)}"
+    return Answer(margin < floor, margin, sentence + _lower_utilization(floor - margin, rank))
+
+
+def _lower_utilization(shortfall: int, rank: RankLedger | None) -> str:
+    """
+    Return the utilization that gives ``shortfall`` bytes back, as an addition to a sentence.
+
+    Only where the arena can give them: a smaller arena is only slower, a smaller KV pool may break the contract.
+    """
+    if rank is None or rank.pool is None or rank.pool.name != "arena" or not 0 < shortfall <= rank.pool.bytes:
+        return ""
+    lower = math.floor(1000 * (rank.requested - shortfall) / rank.size) / 1000
+    given = rank.requested - math.ceil(rank.size * lower)
+    if given > rank.pool.bytes:
+        return ""
+    return f"; --gpu-memory-utilization {lower:.3f} would give {gib_text(given)} of the arena back"
+
+
+def utilization(rank: RankLedger | None, ledger: Ledger | None, phase: Phase) -> Answer:
+    """
+    Hold where the utilization certainly exceeds what was free at init.
+
+    A limit from a printed figure leaves its rounding open, and then this does not hold; nor does it where the engine
+    has gone past the check.
+    """
+    if rank is None or rank.limit is None or ledger is None or ledger.utilization_ratio is None:
+        return Answer()
+    ratio, limit = ledger.utilization_ratio, rank.limit
+    free = sum(rank.size - term.bytes for term in rank.outside if term.name == "driver_reserve")
+    certain = f", {limit.low:.3f} to be certain" if limit.low < limit.ratio else ""
+    sentence = (
+        f"utilization {ratio:g} asks for {gib_text(math.ceil(rank.size * ratio))}, {gib_text(free)} were free at init; "
+        f"--gpu-memory-utilization at most {limit.ratio:.3f}{certain}"
+    )
+    holds = rank.bootable is False and phase not in PAST_CHECK
+    return Answer(holds, limit.ratio - ratio, sentence)
+
+
+def kv_below_contract(tokens: int | None, contract: int | None) -> Answer:
+    """Hold where the engine's own pool is smaller than what is promised; a predicted pool proves nothing."""
+    if tokens is None or contract is None:
+        return Answer()
+    sentence = f"the KV pool holds {tokens} tokens, {contract} are promised"
+    return Answer(tokens < contract, tokens - contract, sentence)
+
+
+def capture_over_charge(drift: Drift | None, shape: Shape | None, ledger: Ledger | None, policy: Policy) -> Answer:
+    """Hold where graph capture certainly took more than its charge and the tolerance."""
+    if drift is None:
+        return Answer()
+    sentence = (
+        f"graph capture took {gib_text(drift.capture.bytes)}, charged were {gib_text(drift.charge)}"
+        f"{_raise_charge(drift, shape, ledger)}"
+    )
+    return Answer(drift.above(policy.graph_drift_tolerance), -drift.bytes, sentence)
+
+
+def _raise_charge(drift: Drift, shape: Shape | None, ledger: Ledger | None) -> str:
+    """
+    Return the environment setting that covers the capture, as an addition to a sentence.
+
+    The expert-offload fork alone has one, and per graph only where its base was set and the number of graphs is known.
+    """
+    if shape is None or ledger is None or ledger.law != "expert_offload":
+        return ""
+    capture = drift.capture.bytes + drift.capture.rounding
+    if shape.graph_estimate_mib is not None:
+        return f"; {ESTIMATE}={mib_to_cover(capture)} covers it"
+    if shape.graph_base_mib is None or not ledger.graphs:
+        return ""
+    return f"; {PER_GRAPH}={per_graph_mib_to_cover(capture, shape.graph_base_mib, ledger.graphs)} covers it"

@@ -1,0 +1,176 @@
+"""Find vLLM servers in a procfs tree: the process that kept its command line, and everything below it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from budget_exporter.engines._config_reader import read_config
+from budget_exporter.engines._proc import Proc, Stat
+from budget_exporter.engines._titles import rank_of, title_of
+from budget_exporter.engines.arguments import ENVIRON_ALLOWED, server_arguments
+from budget_exporter.engines.supervisor import supervised
+from budget_exporter.errors import SourceError
+from budget_exporter.facts.engine import EngineSighting, ProcessKey, Worker
+from budget_exporter.roots import Roots
+
+__all__ = ["ProcfsSource", "read_config", "source"]
+
+_INTERPRETERS = ("python", "pypy", "vllm")
+_DEEPEST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a process's command line said when it was read; good while ``program`` stays the same."""
+
+    program: tuple[object, ...]
+    argv: tuple[str, ...] | None
+    """The command line of a vLLM server, None for any other process."""
+    title: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kept:
+    """What does not change while a main process lives."""
+
+    started_at: float
+    environ: Mapping[str, str] | None
+    cwd: str | None
+    inner_pid: int | None
+
+
+def source(roots: Roots, interval: float = 1.0) -> ProcfsSource:
+    """Return the finder of engines in ``roots.procfs``, to be run every ``interval`` seconds."""
+    return ProcfsSource(roots, interval)
+
+
+class ProcfsSource:
+    """
+    Engines found by their processes; blocking.
+
+    A run reads every process's ``stat`` once; command lines only of processes that are new or have started another
+    program. vLLM's workers overwrite their command line and environment with a title, so flags are read from the
+    topmost process that still shows them.
+    """
+
+    name = "procfs"
+
+    def __init__(self, roots: Roots, interval: float = 1.0) -> None:
+        self.interval = interval
+        self._proc = Proc(roots.procfs)
+        self._seen: dict[int, _Seen] = {}
+        self._kept: dict[ProcessKey, _Kept] = {}
+        self._ticks = os.sysconf("SC_CLK_TCK")
+
+    def find(self) -> tuple[list[EngineSighting], list[str]]:
+        """
+        Return the engines running now, and one sentence for each that could be read only in part.
+
+        Raise SourceError where the tree cannot be listed or is no procfs.
+        """
+        booted = self._proc.boot_time()
+        if booted is None:
+            raise SourceError(f"{self._proc.root}/stat: cannot be read or has no btime")
+        processes = self._scan()
+        children: dict[int, list[int]] = {}
+        for stat in processes.values():
+            children.setdefault(stat.ppid, []).append(stat.pid)
+        servers = {pid for pid in processes if self._seen[pid].argv is not None}
+        boot_id, faults = self._proc.boot_id(), []
+        sightings = []
+        for pid in sorted(servers):
+            ancestors = _ancestors(processes, pid)
+            if servers.isdisjoint(above for above, _ in ancestors[1:]):
+                key = ProcessKey(pid, processes[pid].start_ticks, boot_id)
+                kept, fault = self._keep(key, booted)
+                sightings.append(self._sighting(key, kept, ancestors, self._workers(pid, processes, children)))
+                faults += [fault] if fault else []
+        alive = {sighting.main for sighting in sightings}
+        self._kept = {key: kept for key, kept in self._kept.items() if key in alive}
+        return sightings, faults
+
+    def _scan(self) -> dict[int, Stat]:
+        """Return the user processes that live now, each with its command line looked at."""
+        try:
+            pids = self._proc.pids()
+        except OSError as error:
+            raise SourceError(f"{self._proc.root}: {error.strerror}") from error
+        processes = {pid: stat for pid in pids if (stat := self._proc.stat(pid)) and not stat.gone and not stat.kernel}
+        self._seen = {pid: self._look(stat) for pid, stat in processes.items()}
+        return processes
+
+    def _look(self, stat: Stat) -> _Seen:
+        program = (stat.start_ticks, stat.comm, stat.image)
+        seen = self._seen.get(stat.pid)
+        # Where addresses are hidden, a Python that starts another Python in its place looks as it did before.
+        uncertain = stat.masked and stat.comm.startswith(_INTERPRETERS)
+        if seen is not None and seen.program == program and not uncertain:
+            return seen
+        cmdline = self._proc.cmdline(stat.pid)
+        if not cmdline:
+            # Between fork and exec, or gone: looked at again next time.
+            return _Seen((), None, stat.comm)
+        return _Seen(program, cmdline if server_arguments(cmdline) is not None else None, title_of(cmdline, stat.comm))
+
+    def _keep(self, key: ProcessKey, booted: float) -> tuple[_Kept, str]:
+        """Return what is kept of a main process, read again as long as its environment was out of reach."""
+        kept = self._kept.get(key)
+        if kept is not None and kept.environ is not None:
+            return kept, ""
+        environ, fault = self._environ(key.pid)
+        started = booted + key.start_ticks / self._ticks if kept is None else kept.started_at
+        kept = _Kept(started, environ, self._proc.cwd(key.pid), self._proc.inner_pid(key.pid))
+        self._kept[key] = kept
+        return kept, fault
+
+    def _environ(self, pid: int) -> tuple[dict[str, str] | None, str]:
+        where = f"{self._proc.root}/{pid}/environ of a vLLM server"
+        try:
+            return self._proc.environ(pid, ENVIRON_ALLOWED), ""
+        except PermissionError:
+            return None, f"{where}: permission denied, needs CAP_SYS_PTRACE"
+        except FileNotFoundError:
+            return None, ""
+        except ValueError as error:
+            return None, f"{where}: {error}"
+        except OSError as error:
+            return None, f"{where}: {error.strerror}"
+
+    def _sighting(
+        self, key: ProcessKey, kept: _Kept, ancestors: list[tuple[int, str]], workers: tuple[Worker, ...]
+    ) -> EngineSighting:
+        by = supervised(self._proc, ancestors, kept.environ)
+        return EngineSighting(
+            source=self.name,
+            main=key,
+            started_at=kept.started_at,
+            argv=self._seen[key.pid].argv or (),
+            environ=kept.environ,
+            workers=workers,
+            cwd=kept.cwd,
+            unit=by.unit,
+            container=by.container,
+            supervisor=by.supervisor,
+            inner_pid=kept.inner_pid,
+        )
+
+    def _workers(self, main: int, processes: dict[int, Stat], children: dict[int, list[int]]) -> tuple[Worker, ...]:
+        """Return every process below ``main``, in the order of their PIDs."""
+        todo, below = [main], set[int]()
+        while todo:
+            found = [pid for pid in children.get(todo.pop(), ()) if pid not in below and pid != main]
+            below.update(found)
+            todo += found
+        titles = {pid: self._seen[pid].title for pid in sorted(below) if pid in processes}
+        return tuple(Worker(pid, title, rank_of(title)) for pid, title in titles.items())
+
+
+def _ancestors(processes: dict[int, Stat], pid: int) -> list[tuple[int, str]]:
+    """Return PID and name of a process, its parent and so on; a tree read while it changes may even hold a circle."""
+    chain: list[tuple[int, str]] = []
+    while (stat := processes.get(pid)) and len(chain) < _DEEPEST and (pid, stat.comm) not in chain:
+        chain.append((pid, stat.comm))
+        pid = stat.ppid
+    return chain

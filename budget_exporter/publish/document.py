@@ -16,14 +16,15 @@ __all__ = ["markdown"]
 _INTRODUCTION = """\
 # Metrics
 
-This page is generated from `budget_exporter/publish/catalogue.py`; `python -m budget_exporter.publish.document` prints it.
+This page is generated from `budget_exporter/publish/catalogue.py`:
+`python -m budget_exporter.publish.document` prints it.
 
 - A fact that is not known has no series: absent is never 0. Alert on absence where it matters.
 - No figure is clamped: margin, drift, capture and gap may be negative.
 - Physical series carry `device`, engine series `engine` and mostly `rank`; `budget_rank_info` joins them:
   `budget_engine_memory_utilization_ratio * on (engine, rank) group_left (device) budget_rank_info`.
-- `budget_model_*` is what the law says, `budget_reported_*` what the engine says, `budget_device_*` what the driver says.
-  Model and reported share labels, so that a disagreement is one subtraction.
+- `budget_model_*` is what the law says, `budget_reported_*` what the engine says, `budget_device_*` the driver. Model
+  and reported share labels, so that a disagreement is one subtraction.
 - `budget_engine_phase`, `budget_engine_unit_state` and `budget_engine_failures_total` have a series for every value of
   their closed list from the start. `budget_engine_knife_edge` and `budget_engine_finding` have one for each that could
   be evaluated.
@@ -60,7 +61,9 @@ def _row(metric: Metric) -> str:
 
 def _closed(metric: Metric, label: str) -> str:
     values = closed_list(metric.name, label)
-    return "" if values is None else f"| `{metric.name}` | `{label}` | {', '.join(f'`{value}`' for value in values)} |\n"
+    return (
+        "" if values is None else f"| `{metric.name}` | `{label}` | {', '.join(f'`{value}`' for value in values)} |\n"
+    )
 
 
 if __name__ == "__main__":

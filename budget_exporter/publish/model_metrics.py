@@ -8,7 +8,7 @@ from budget_exporter.facts.ledger import Ledger, RankLedger, Term
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.publish.families import Families
 
-__all__ = ["add", "arena_of", "kv_pool_of", "utilization_of"]
+__all__ = ["add", "arena_of", "utilization_of"]
 
 
 def add(out: Families, state: EngineState) -> None:
@@ -46,7 +46,8 @@ def _rank(out: Families, engine: str, rank: str, ledger: RankLedger) -> None:
         out.add("budget_model_charge_bytes", size, engine=engine, rank=rank, component=component)
     for term in ledger.charges:
         out.add("budget_model_charge_info", 1, engine=engine, rank=rank, component=term.name, source=term.source)
-    arena, kv_pool = arena_of(ledger), kv_pool_of(ledger)
+    # Not the pool of the partition: where the flags override its blocks, its bytes are asked for and not known.
+    arena, kv_pool = arena_of(ledger), ledger.kv_pool
     residents = _by_name(ledger.within).get("resident_experts")
     out.add("budget_model_resident_experts_bytes", residents, engine=engine, rank=rank)
     out.add("budget_model_kv_pool_bytes", None if kv_pool is None else kv_pool.bytes, engine=engine, rank=rank)
@@ -68,13 +69,6 @@ def _by_name(terms: tuple[Term, ...]) -> Counter[str]:
 def arena_of(ledger: RankLedger) -> Term | None:
     """Return the expert arena, which is what the charges leave under the expert-offload law."""
     return ledger.pool if ledger.pool is not None and ledger.pool.name == "arena" else None
-
-
-def kv_pool_of(ledger: RankLedger) -> Term | None:
-    """Return the KV pool: a term of its own beside an arena, else what the charges leave."""
-    if ledger.kv_pool is not None or arena_of(ledger) is not None:
-        return ledger.kv_pool
-    return ledger.pool
 
 
 def utilization_of(ledger: RankLedger, asked: float | None) -> float | None:

@@ -33,11 +33,11 @@ def _ranks_of_shape(engine: EngineState) -> range:
 
 def facts_of(engine: EngineState, rank: str) -> RankFacts | None:
     """
-    Return what ``rank`` printed.
+    Return what ``rank`` printed, None without a report.
 
-    None without a report, and for ranks below a data-parallel one (``d1.0``): a log line carries a plain number, so it
-    could be any replica's.
+    For a rank of a data-parallel replica (``d1.0``) only what holds for every rank: a line with a plain number could be
+    any replica's.
     """
-    if engine.report is None or not (rank.isascii() and rank.isdecimal()):
+    if engine.report is None:
         return None
-    return engine.report.of(int(rank))
+    return engine.report.of(int(rank)) if rank.isdecimal() else engine.report.common

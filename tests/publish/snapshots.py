@@ -301,7 +301,8 @@ def plain() -> Snapshot:
         Term("cuda_graphs", printed_bytes("0.52"), "log"),
     )
     pool = requested - sum(term.bytes for term in charges)
-    rank = RankLedger("0", SIZE, requested, charges, Term("kv_pool", pool, "geometry"), margin=-5)
+    rest = Term("kv_pool", pool, "geometry")
+    rank = RankLedger("0", SIZE, requested, charges, rest, kv_pool=rest, margin=-5)
     facts = RankFacts(
         weights=gib("15.27"),
         activation=gib("1.41"),

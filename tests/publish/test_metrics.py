@@ -101,6 +101,13 @@ def test_without_an_arena_the_kv_pool_is_the_rest_and_they_sum_too() -> None:
     assert not of(found, "budget_model_arena_bytes")
 
 
+def test_a_pool_whose_blocks_the_flags_override_is_no_kv_pool(engine: EngineState) -> None:
+    (plain,) = snapshots.plain().engines
+    assert plain.ledger is not None
+    ledger = replace(plain.ledger, ranks={"0": replace(plain.ledger.ranks["0"], kv_pool=None)})
+    assert not of(series(with_engine(replace(plain, ledger=ledger))), "budget_model_kv_pool_bytes")
+
+
 def test_two_terms_of_one_component_are_summed_and_keep_both_origins(engine: EngineState) -> None:
     assert engine.ledger is not None
     extra = Term("weights", 7, "measured")
@@ -227,9 +234,10 @@ def test_a_line_with_a_plain_number_is_given_to_no_data_parallel_rank() -> None:
     assert engine.ledger is not None
     rank = engine.ledger.ranks["0"]
     ledger = replace(engine.ledger, ranks={"d0.0": replace(rank, rank="d0.0"), "d1.0": replace(rank, rank="d1.0")})
-    report = BootReport(ranks={0: RankFacts(weights=gib("3.00"))})
+    report = BootReport(common=RankFacts(activation=gib("1.00")), ranks={0: RankFacts(weights=gib("3.00"))})
     found = series(with_engine(replace(engine, ledger=ledger, report=report, placements=())))
-    assert not of(found, "budget_reported_charge_bytes")
+    components = {(dict(k)["rank"], dict(k)["component"]) for k in of(found, "budget_reported_charge_bytes")}
+    assert components == {("d0.0", "activation"), ("d1.0", "activation")}
     assert len(of(found, "budget_model_requested_bytes")) == 2
 
 

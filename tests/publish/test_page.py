@@ -143,6 +143,17 @@ def test_a_plan_that_won_over_the_registry_shows_both() -> None:
     assert "weights log registry says 6.20" in text
 
 
+def test_an_open_partition_says_that_its_rest_is_not_known() -> None:
+    before = snapshots.healthy()
+    (engine,) = before.engines
+    assert engine.ledger is not None
+    rank = engine.ledger.ranks["0"]
+    ledger = replace(engine.ledger, ranks={"0": replace(rank, charges=rank.charges[1:], pool=None)})
+    text = read(replace(before, engines=(replace(engine, ledger=ledger, report=None),))).text
+    assert f"the rest: a charge is not known {NOTHING} requested 31.29" in text
+    assert f"kv_pool flag · --kv-cache-memory-bytes 2.95 {NOTHING} {NOTHING}" in text
+
+
 def test_only_the_ledger_of_the_rank_with_the_least_left_is_open() -> None:
     def opened(snapshot: Snapshot) -> list[bool]:
         return ["open" in attrs for name, attrs in read(snapshot).tags if name == "details"]

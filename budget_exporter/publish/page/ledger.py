@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 from budget_exporter.facts.boot import Printed, RankFacts
 from budget_exporter.facts.ledger import RankLedger, Term
-from budget_exporter.publish.model_metrics import arena_of, kv_pool_of
 from budget_exporter.publish.page.figures import NOTHING, gib, signed_gib
 from budget_exporter.publish.page.html import Html, join, tag
-from budget_exporter.publish.reported_metrics import charges_of, kv_pool_of as reported_kv_pool_of
+from budget_exporter.publish.reported_metrics import charges_of, kv_pool_of
 
 __all__ = ["table"]
 
@@ -24,32 +23,32 @@ def table(ledger: RankLedger, facts: RankFacts | None, *, charged: bool | None, 
     ``facts`` is what the rank printed, ``charged`` whether its graph estimate was charged, ``drift`` capture minus
     charge in bytes. A difference is shown only where the law's figure did not come from the engine's log itself.
     """
-    reported = _reported(ledger, facts, charged=charged)
+    reported = _reported(facts, charged=charged)
     parts = [*ledger.charges, *([ledger.pool] if ledger.pool is not None else [])]
     registry = {term.name: term for term in ledger.registry}
     rows = [
         _row(term, reported.get(term.name), swatch=index, registry=registry.get(term.name))
         for index, term in enumerate(parts)
     ]
+    if ledger.pool is None:
+        rows.append(tag("tr", tag("th", "the rest: a charge is not known", scope="row"), _cell(NOTHING), _empty(2)))
     rows.append(tag("tr", tag("th", "requested", scope="row"), _cell(gib(ledger.requested)), _empty(2), class_="sum"))
     inside = list(ledger.within)
-    if arena_of(ledger) is not None and (pool := kv_pool_of(ledger)) is not None:
-        inside.append(pool)
-    rows += _group("of which (inside a part above)", inside, reported)
+    if ledger.kv_pool is not None and (ledger.pool is None or ledger.pool.name != ledger.kv_pool.name):
+        inside.append(ledger.kv_pool)
+    rows += _group("of which, inside a part above", inside, reported)
     rows += _group("beside the request", list(ledger.outside), reported)
     rows += _capture(facts, drift)
     head = tag("tr", *(tag("th", text, scope="col") for text in ("GiB", "law", "engine", "difference")))
     return join(_bar(ledger, parts), tag("table", tag("thead", head), tag("tbody", *rows), class_="ledger"))
 
 
-def _reported(ledger: RankLedger, facts: RankFacts | None, *, charged: bool | None) -> dict[str, Printed]:
+def _reported(facts: RankFacts | None, *, charged: bool | None) -> dict[str, Printed]:
     """Return the engine's figures by the name of the law's term."""
     if facts is None:
         return {}
-    pool = kv_pool_of(ledger)
     reported: dict[str, Printed | None] = dict(charges_of(facts, charged=charged).items())
-    if pool is not None:
-        reported[pool.name] = reported_kv_pool_of(facts)
+    reported["kv_pool"] = kv_pool_of(facts)
     if facts.plan is not None:
         reported |= {"arena": facts.plan.arena, "resident_experts": facts.plan.resident_experts}
     return {name: printed for name, printed in reported.items() if printed is not None}

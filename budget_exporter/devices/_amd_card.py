@@ -81,7 +81,7 @@ class AmdCard:
         self._listing = listing
         self._driver = driver
         self._order = None if node is None else node.order
-        self._node = node or self._node  # what an APU is does not change when its node is hidden
+        self._node = node
         for name, counter in self._counters.items():
             counter.check(listing.directory / name)
         self._identity = None

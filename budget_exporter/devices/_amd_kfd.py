@@ -66,7 +66,7 @@ def _visible(path: Path) -> dict[str, int] | None:
         text = read_text(path / "properties")
     except (PermissionError, FileNotFoundError):
         return None
-    return _properties(path, text) if gpu_id not in {"", "0"} and text else None
+    return _properties(path, text) if gpu_id not in {"", "0"} else None
 
 
 def _properties(path: Path, text: str) -> dict[str, int]:

@@ -1,8 +1,8 @@
 """
 Print what one sample of two cards costs, beside a bare loop over the same files and one rocm-smi call.
 
-All in one run on one machine, on a synthetic tree: the files are those of the temporary folder's file system, and a real
-sysfs answers a read more slowly. The proportions are the point, not the microseconds.
+All in one run on one machine, on a synthetic tree: its files are those of the temporary folder's file system, and a
+real sysfs answers a read more slowly. The proportions are the point, not the microseconds.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class Printed:
     A size the engine printed.
 
     ``bytes`` is the printed figure (signed), ``rounding`` the half-width of what it may stand for: 31.29 GiB is
-    33597381059 B give or take 5368709 B.
+    33597381673 B give or take 5368709 B.
     """
 
     bytes: int
@@ -114,7 +114,10 @@ class RankFacts:
     kv_reserved: Printed | None = None
     """``reserved X GiB memory for KV Cache as specified by kv_cache_memory_bytes``."""
     plan: Plan | None = None
+    overhead_planned: Printed | None = None
+    """``runtime overhead planned X GiB`` of the plan check, printed also where the plan block was not seen."""
     overhead_measured: Printed | None = None
+    kv_bytes_per_token_planned: int | None = None
     kv_bytes_per_token_measured: int | None = None
 
     def over(self, fallback: RankFacts) -> RankFacts:
@@ -160,6 +163,10 @@ class BootReport:
     """Whether an estimate was charged; None where neither line nor version tells."""
     args: Mapping[str, str] = field(default_factory=dict)
     """``non-default args`` after the engine resolved them; allow-listed names only."""
+    ple_locked: Printed | None = None
+    """Host memory the n-gram table locked (expert offload)."""
+    ple_not_locked: Printed | None = None
+    """What could not be locked: the sign of a missing memlock limit."""
     failure: Failure | None = None
     unparsed: int = 0
     """Lines that passed the budget pre-filter and did not parse."""

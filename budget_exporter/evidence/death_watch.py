@@ -1,0 +1,154 @@
+"""Which of a dying engine's sentences is the cause, and when its death is told to the end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field, replace
+
+from budget_exporter.evidence.deaths import CAUSE_OF_PHASE
+from budget_exporter.evidence.statements import Death
+from budget_exporter.facts.boot import Cause, Failure, Phase
+
+__all__ = ["DeathWatch"]
+
+_SETTLE = 3.0
+"""Seconds after the last sentence of a death until it counts as told: a cascade takes about two."""
+_SETTLE_SERVING = 15.0
+"""The same for an OOM while serving that no process called fatal: vLLM logs its statistics every 10 s if it lives."""
+_SAME_DEATH = 60.0
+"""Seconds within which an end belongs to an OOM the engine seemed to have outlived."""
+
+
+@dataclass(slots=True)
+class DeathWatch:
+    """
+    One boot's death, if it dies.
+
+    ``root`` is the first sentence that names a cause; it becomes final when a parent says that the engine is gone, when
+    nothing more is said of it, or when the next boot starts.
+    """
+
+    root: Failure | None = None
+    by_phase: bool = False
+    """Whether the cause followed from the phase; then a sentence that names it is better."""
+    ended: bool = False
+    tentative: bool = False
+    """An exception that may have been caught: later progress of its own process clears it."""
+    process: Hashable = None
+    """Who said the root."""
+    outlived: bool = False
+    told: bool = False
+    last_word: bool = False
+    heard: float = 0.0
+    exception_at: float | None = None
+    hints: dict[Hashable, tuple[Phase, bool]] = field(default_factory=dict)
+    """Innermost known frame of a process's latest traceback, and whether it is more than "the engine was running"."""
+
+    def frame(self, process: Hashable, phase: Phase, *, strong: bool) -> None:
+        """Note a frame of ``process``'s traceback."""
+        known = self.hints.get(process)
+        if strong or known is None or not known[1]:
+            self.hints[process] = (phase, strong)
+
+    def traceback(self, process: Hashable) -> None:
+        """Forget the frames of the process's previous traceback."""
+        self.hints.pop(process, None)
+
+    def method(self, process: Hashable, phase: Phase) -> None:
+        """Note the worker method that failed (V0: ``while processing method load_model``), told before or after."""
+        self.hints[process] = (phase, True)
+        if self.root is not None and self.root.cause == "unknown" and self.by_phase:
+            self.root = replace(self.root, phase=phase, cause=CAUSE_OF_PHASE.get(phase, "unknown"))
+
+    def sentence(
+        self, death: Death, *, at: float, heard: float, phase: Phase, process: Hashable, rank: int | None, served: bool
+    ) -> None:
+        """Take in one sentence: ``at`` its Unix time, ``heard`` ours, ``served`` whether a request was completed."""
+        self.heard = heard
+        if death.kind == "root":
+            cause, where = self._cause(death, phase, process, served=served)
+            failure = Failure(at, where, cause, rank if rank is not None else death.local_rank, death.tried, death.free)
+            self._root(failure, process, by_phase=death.cause is None)
+        elif death.kind == "refine":
+            self._refine(death, at, rank)
+        elif death.kind == "other":
+            self._other(at, phase, rank, process)
+        else:
+            self._end(at, phase, rank)
+
+    def _cause(self, death: Death, phase: Phase, process: Hashable, *, served: bool) -> tuple[Cause, Phase]:
+        if death.cause is not None:
+            return death.cause, death.phase or phase
+        hint, _ = self.hints.get(process, (None, False))
+        where = phase if phase == "sleeping" or (phase == "serving" and hint != "sleeping") else hint or phase
+        if where == "serving" and phase == "serving" and not served:
+            return "first_request_oom", where
+        return CAUSE_OF_PHASE.get(where, "unknown"), where
+
+    def _root(self, failure: Failure, process: Hashable, *, by_phase: bool) -> None:
+        known = self.root
+        if (
+            known is None
+            or self.tentative
+            or self._stale(failure.at)
+            or (known.cause == "unknown" and not self.by_phase)
+        ):
+            self.root, self.by_phase, self.tentative, self.outlived = failure, by_phase, False, False
+            self.process = process
+        elif known.tried is None and failure.tried is not None and (self.by_phase or known.cause.endswith("oom")):
+            self.root = replace(known, tried=failure.tried, free=failure.free, rank=_first(known.rank, failure.rank))
+        elif known.free is None and known.tried == failure.tried:
+            self.root = replace(known, free=failure.free)
+
+    def _stale(self, at: float) -> bool:
+        return self.outlived and self.root is not None and at - self.root.at > _SAME_DEATH
+
+    def _refine(self, death: Death, at: float, rank: int | None) -> None:
+        cause, phase = death.cause or "unknown", death.phase or "unknown"
+        if self.root is None or self.tentative:
+            self.root, self.by_phase, self.tentative = Failure(at, phase, cause, rank), True, False
+        elif self.by_phase:
+            self.root = replace(self.root, cause=cause, phase=phase)
+
+    def _other(self, at: float, phase: Phase, rank: int | None, process: Hashable) -> None:
+        self.exception_at = at
+        if self.root is None and phase not in ("serving", "sleeping", "stopped"):
+            self.root, self.tentative, self.by_phase = Failure(at, phase, "not_memory", rank), not self.ended, False
+            self.process = process
+        elif self.root is not None and self.ended and self.root.cause == "unknown" and not self.by_phase:
+            self.root = replace(self.root, cause="not_memory")
+
+    def _end(self, at: float, phase: Phase, rank: int | None) -> None:
+        if self.root is None or self._stale(at):
+            known = self.exception_at is not None and abs(at - self.exception_at) <= _SAME_DEATH
+            self.root, self.by_phase = Failure(at, phase, "not_memory" if known else "unknown", rank), False
+        self.ended, self.tentative, self.outlived = True, False, False
+
+    def progress(self, process: Hashable, *, serving: bool, alive: bool) -> None:
+        """Take in a sign of life of ``process``; some make a suspected death none."""
+        if self.root is None or self.ended:
+            return
+        if serving or (self.tentative and process == self.process):
+            self.root, self.tentative = None, False
+        elif alive and self.root.phase == "serving":
+            self.outlived = True
+
+    @property
+    def failure(self) -> Failure | None:
+        """Return what killed the engine, as far as it is known now."""
+        return None if self.outlived else self.root
+
+    def take(self, now: float, *, over: bool = False) -> Failure | None:
+        """Return the failure once, when it is told to the end; ``over`` when the next boot has begun."""
+        if self.told or self.failure is None:
+            return None
+        settle = _SETTLE if self.ended or self.failure.phase != "serving" else _SETTLE_SERVING
+        settled = not self.tentative and now - self.heard >= settle
+        if over or settled or (self.last_word and (self.ended or not self.tentative)):
+            self.told = True
+            return self.failure
+        return None
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return one if one is not None else other

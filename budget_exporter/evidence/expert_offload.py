@@ -1,0 +1,99 @@
+"""
+What the expert-offload fork says: its plan block, the plan check after profiling, the n-gram table in host memory.
+
+Rows are read by their label. The spelling differs by release: ``(the rest)``, the unit, the slots and the note column
+may each be there or not, and the value column is right-aligned. Rows without a unit are GiB.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from budget_exporter.evidence.statements import (
+    NUMBER,
+    BootFact,
+    Death,
+    Pattern,
+    PlanFact,
+    RankFact,
+    Statement,
+    count,
+    figure,
+)
+
+__all__ = ["PATTERNS"]
+
+_N = NUMBER
+_VALUE = (
+    rf"(?:\s*\([^)\n]{{0,80}}\))?[\s:]*(?<=[\s:])(?P<value>{_N})(?P<rest>\s*\n|\s*GiB(?=\s)[^\n]*\n|\s{{2,}}\S[^\n]*\n)"
+)
+_GAP = r"(?:\s*\([^\)]{0,80}\))?(?:\s{2,}|\s*:\s*)"
+
+
+def _row(label: str, name: str, decimals: int = 2) -> Pattern:
+    def make(match: re.Match[str]) -> Iterable[Statement]:
+        yield PlanFact(name, figure(match["value"], "GiB", decimals))
+        yield from _notes(name, match["rest"])
+
+    return Pattern(rf"^\W{{0,20}}{label}{_GAP}[-\d]", re.compile(rf"^\W{{0,20}}{label}{_VALUE}"), make)
+
+
+def _notes(name: str, rest: str) -> Iterable[Statement]:
+    if name == "non_expert" and (ple := re.search(rf"PLE ({_N})(?:\s?GiB)? excluded", rest)):
+        yield PlanFact("ple", figure(ple[1], "GiB"))
+    if name == "kv_reserve" and (price := re.search(rf"registry ({_N}) B/token", rest)):
+        yield PlanFact("kv_bytes_per_token", count(price[1]))
+    if name == "arena" and (slots := re.search(rf"({_N}) slots\b", rest)):
+        yield PlanFact("slots", count(slots[1]))
+    if name == "arena" and (resident := re.search(rf"resident layers \[[\d, ]*\] ({_N})(?=\s)", rest)):
+        yield PlanFact("resident_experts", figure(resident[1], "GiB"))
+
+
+def _overhead(match: re.Match[str]) -> Iterable[Statement]:
+    yield RankFact("overhead_planned", figure(match[1], "GiB"))
+    yield RankFact("overhead_measured", figure(match[2], "GiB"))
+
+
+def _price(match: re.Match[str]) -> Iterable[Statement]:
+    yield RankFact("kv_bytes_per_token_planned", count(match[1]))
+    yield RankFact("kv_bytes_per_token_measured", count(match[2]))
+
+
+def _refused(match: re.Match[str]) -> Iterable[Statement]:
+    """Tell a plan that does not fit from one that cannot be made; the planner's texts are known only in part."""
+    memory = re.search(r"\bGiB\b|fit|room|budget|exceed", match[1])
+    yield Death("root", "unknown" if memory else "not_memory", "starting")
+
+
+def _locked(match: re.Match[str]) -> Iterable[Statement]:
+    yield BootFact("ple_locked", figure(match[1], "GiB", 0))
+    if match[2] is not None:
+        yield BootFact("ple_not_locked", figure(match[2], "GiB", 0))
+
+
+PATTERNS = (
+    _row(r"budget \(total x util\)", "budget"),
+    _row("non-expert weights", "non_expert"),
+    _row("KV reserve", "kv_reserve"),
+    _row("CUDA graphs", "cuda_graphs"),
+    _row("runtime overhead", "runtime_overhead"),
+    _row("expert cache space", "arena"),
+    _row("host-backed experts", "host_experts", decimals=0),
+    Pattern(
+        "runtime overhead planned",
+        re.compile(rf"runtime overhead planned ({_N}) GiB, measured ({_N}) GiB(?![A-Za-z])"),
+        _overhead,
+    ),
+    Pattern(
+        r"KV planned",
+        re.compile(rf"KV planned ({_N}) B/token, measured ({_N}) B/token"),
+        _price,
+    ),
+    Pattern(
+        r"PLE offload: locked",
+        re.compile(rf"PLE offload: locked ({_N}) GiB(?:, FAILED to lock ({_N}) GiB| of PLE)"),
+        _locked,
+    ),
+    Pattern("ExpertPlanError", re.compile(r"ExpertPlanError: (.*)"), _refused, budget=False),
+)

@@ -1,0 +1,100 @@
+"""Lines to readings: all tables as one, the pre-filter made of them, and sentences that go on in the next line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from budget_exporter.evidence import deaths, expert_offload, vllm
+from budget_exporter.evidence.prefilter import prefilter
+from budget_exporter.evidence.records import Line
+from budget_exporter.evidence.statements import Death, Mark, Pattern, Reading, Statement, read
+
+__all__ = ["INTEREST", "TABLE", "Sentences"]
+
+_PATTERNS: tuple[Pattern, ...] = (*vllm.PATTERNS, *expert_offload.PATTERNS, *deaths.PATTERNS)
+TABLE = tuple((re.compile(pattern.lead), pattern) for pattern in _PATTERNS)
+INTEREST = prefilter(pattern.lead for pattern in _PATTERNS)
+"""The pre-filter: a line in which it finds nothing says nothing of a budget and is not decoded."""
+_LINES = 6
+_CHARACTERS = 4096
+
+
+@dataclass(slots=True)
+class _Held:
+    """A sentence that began in one line and may go on in the next (terminals and pagers wrap hard)."""
+
+    line: Line
+    glued: str
+    spaced: str
+    left: int
+    counted: bool
+
+
+class Sentences:
+    """Read line after line; a sentence that was wrapped is read when its end has come."""
+
+    def __init__(self, table: Sequence[tuple[re.Pattern[str], Pattern]]) -> None:
+        self._table = table
+        self._held: _Held | None = None
+        self.unparsed = 0
+        """Lines that led a figure and whose figure could not be read, not even with the lines after them."""
+
+    @property
+    def pending(self) -> bool:
+        """Return whether the next line may be the end of a sentence, whatever it holds."""
+        return self._held is not None
+
+    def read(self, line: Line) -> Iterator[tuple[Reading, Line]]:
+        """Yield what can be read now, each with the line it began in."""
+        whole = self._continued(line) if self._held is not None else None
+        if whole is not None:
+            yield whole
+            return
+        reading = read(line.text, self._table, cut=line.cut)
+        if reading.unparsed or _open_ended(reading.statements, line.text):
+            self._drop()
+            self._held = _Held(line, line.text, line.text, _LINES, reading.unparsed)
+        yield reading, line
+
+    def _continued(self, line: Line) -> tuple[Reading, Line] | None:
+        held = self._held
+        if held is None:
+            return None
+        held.left -= 1
+        if not line.level or line.writer.pid == held.line.writer.pid:
+            held.glued, held.spaced = held.glued + line.text, f"{held.spaced} {line.text}"
+            whole = self._whole(held, cut=line.cut)
+            if whole is not None:
+                self._held = None
+                return whole, held.line
+        if held.left <= 0 or len(held.glued) > _CHARACTERS:
+            self._drop()
+        return None
+
+    def _drop(self) -> None:
+        if self._held is not None and self._held.counted:
+            self.unparsed += 1
+        self._held = None
+
+    def _whole(self, held: _Held, *, cut: bool) -> Reading | None:
+        """Return what the lines say as one, where joining with and without a space does not disagree."""
+        found: list[Reading] = []
+        for text in (held.glued, held.spaced):
+            reading = read(text, self._table, cut=cut)
+            if reading.statements and not reading.unparsed and not _open_ended(reading.statements, text):
+                found.append(reading)
+        if not found or any(_figures(each) != _figures(found[0]) for each in found):
+            return None
+        return found[0]
+
+
+def _open_ended(statements: Sequence[Statement], text: str) -> bool:
+    """Tell whether an OOM sentence breaks off before it told what was free."""
+    told = any(isinstance(said, Death) and said.tried is not None and said.free is None for said in statements)
+    return told and not text.rstrip().endswith((".", ")"))
+
+
+def _figures(reading: Reading) -> list[Statement]:
+    return [said for said in reading.statements if not isinstance(said, Mark)]

@@ -1,0 +1,168 @@
+"""What one line of an engine can say, typed, and the tables that read it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from budget_exporter.facts.boot import Cause, Phase, Printed
+from budget_exporter.units import printed_bytes, rounding_of
+
+__all__ = [
+    "NUMBER",
+    "SIZE",
+    "BootFact",
+    "Death",
+    "Mark",
+    "Pattern",
+    "PlanFact",
+    "RankFact",
+    "Reading",
+    "Statement",
+    "count",
+    "figure",
+    "read",
+    "sizes",
+]
+
+NUMBER = r"(?<![\d.,])-?(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,15})?"
+"""A printed number; not ``[\\d,]+``, which takes the comma of ``# GPU blocks: 378, # CPU``."""
+SIZE = r"(?:[KMGT]i?B|bytes|B)(?![A-Za-z])"
+"""A unit that is complete: ``Gi`` of a line cut short is none."""
+_UNITS = {"bytes": "B", "KB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB"}
+"""Old releases print GB and mean 2**30 (``Loading model weights took 5.2032 GB``, vLLM <= 0.7)."""
+_DECIMALS = 2
+"""vLLM rounds sizes to two decimals and drops trailing zeros: ``24.0`` stands for 23.995 to 24.005."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankFact:
+    """A figure of the rank that wrote the line; ``name`` is a field of RankFacts or one that boot.py derives from."""
+
+    name: str
+    value: Printed | int
+
+
+@dataclass(frozen=True, slots=True)
+class PlanFact:
+    """A row of the expert-offload plan; ``name`` is a field of Plan."""
+
+    name: str
+    value: Printed | int
+
+
+@dataclass(frozen=True, slots=True)
+class BootFact:
+    """A figure of the engine as a whole; ``name`` is a field of BootReport or one that boot.py derives from."""
+
+    name: str
+    value: str | int | float | bool | Printed | dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A line that tells where the boot is."""
+
+    name: str
+    phase: Phase | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """
+    A sentence of a dying engine.
+
+    ``cause`` is None for a memory failure whose cause follows from the phase, ``local_rank`` the index of the device in
+    the sentence (``cuda:1``, ``GPU 1``).
+    """
+
+    kind: str
+    """``root`` (names the cause), ``refine`` (tells more of a root), ``other`` (some exception), ``end`` (it died)."""
+    cause: Cause | None = None
+    phase: Phase | None = None
+    tried: Printed | None = None
+    free: Printed | None = None
+    local_rank: int | None = None
+
+
+Statement = RankFact | PlanFact | BootFact | Mark | Death
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """
+    One form of one line.
+
+    ``lead`` is a short regular expression without groups: where it is found, the line claims to hold these figures.
+    """
+
+    lead: str
+    body: re.Pattern[str]
+    make: Callable[[re.Match[str]], Iterable[Statement]]
+    budget: bool = True
+    """Whether a line with the lead that no body reads counts as unparsed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a line said; ``unparsed`` where it led a budget figure that no pattern could read."""
+
+    statements: tuple[Statement, ...] = ()
+    unparsed: bool = False
+
+
+_ECHO = re.compile(r"^\s*(?:f?[\"']|raise |logger\.|File \"|return |assert )|%[sd.]|\{[a-z_]|\.format\(")
+
+
+def read(text: str, table: Sequence[tuple[re.Pattern[str], Pattern]], *, cut: bool) -> Reading:
+    """
+    Return what ``text`` says by ``table``, whose rows are (compiled lead, pattern).
+
+    A line that is not ``cut`` ends in a newline for the patterns, so that a figure at its end is known to be complete.
+    """
+    whole = text if cut else text + "\n"
+    said: list[Statement] = []
+    claimed: set[str] = set()
+    answered: set[str] = set()
+    for lead, pattern in table:
+        if lead.search(text) is None:
+            continue
+        made = [statement for match in pattern.body.finditer(whole) for statement in pattern.make(match)]
+        if pattern.budget:
+            claimed.add(pattern.lead)
+        if made:
+            answered.add(pattern.lead)
+            said += made
+    return Reading(
+        tuple(said),
+        unparsed=bool(claimed - answered)
+        and all(isinstance(each, Mark) for each in said)
+        and _ECHO.search(text) is None,
+    )
+
+
+def figure(number: str, unit: str, decimals: int = _DECIMALS) -> Printed:
+    """
+    Return a printed size.
+
+    ``number`` and ``unit`` as printed, ``decimals`` the engine's own rounding where it drops trailing zeros (0: none).
+    """
+    unit = _UNITS.get(unit, unit)
+    rounding = rounding_of(number, unit)
+    if decimals:
+        rounding = min(rounding, rounding_of("0." + "0" * decimals, unit))
+    return Printed(printed_bytes(number, unit), rounding)
+
+
+def count(number: str) -> int:
+    """Return the integer of a printed count, thousands separators off."""
+    return int(number.replace(",", ""))
+
+
+def sizes(match: re.Match[str]) -> Iterable[Statement]:
+    """Make a RankFact of each named group, in GiB where no group ``<name>_u`` holds its unit."""
+    groups = match.groupdict()
+    for name, number in groups.items():
+        if number is not None and not name.endswith("_u"):
+            yield RankFact(name, figure(number, groups.get(name + "_u") or "GiB"))

@@ -1,0 +1,270 @@
+"""
+What vLLM says of a boot, 0.6 to 0.33: one row per form of a line.
+
+Formats are those of ``v1/worker/gpu_worker.py``, ``v1/worker/gpu_model_runner.py``, ``v1/worker/gpu/model_runner.py``,
+``v1/core/kv_cache_utils.py`` and ``utils/mem_utils.py`` of those releases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from budget_exporter.evidence.arguments_line import named_args
+from budget_exporter.evidence.statements import (
+    NUMBER,
+    BootFact,
+    Mark,
+    Pattern,
+    RankFact,
+    Statement,
+    count,
+    figure,
+    sizes,
+)
+
+__all__ = ["PATTERNS"]
+
+_N = NUMBER
+
+
+def _row(lead: str, body: str) -> Pattern:
+    return Pattern(lead, re.compile(body), sizes)
+
+
+def _version(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("banner", "starting")
+    yield from _identity(match)
+
+
+def _identity(match: re.Match[str]) -> Iterable[Statement]:
+    for name, text in match.groupdict().items():
+        if text is not None:
+            yield BootFact(name, text.rstrip(",'"))
+
+
+def _args(match: re.Match[str]) -> Iterable[Statement]:
+    args = named_args(match["args"])
+    if args:
+        yield Mark("args", "starting")
+        yield BootFact("args", args)
+
+
+def _engine(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("engine", "starting")
+    yield BootFact("version", match["version"])
+
+
+def _config(match: re.Match[str]) -> Iterable[Statement]:
+    names = {"max_seq_len": "max_model_len", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp"}
+    yield BootFact(names[match[1]], count(match[2]))
+
+
+def _length(match: re.Match[str]) -> Iterable[Statement]:
+    yield BootFact("max_model_len", count(match[1]))
+
+
+def _concurrency(match: re.Match[str]) -> Iterable[Statement]:
+    yield BootFact("max_model_len", count(match[1]))
+    yield BootFact("kv_concurrency", float(match[2].replace(",", "")))
+
+
+def _tokens(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("kv_size", "allocating_kv")
+    yield BootFact("kv_tokens", count(match[1]))
+
+
+def _graphs(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("profiling_graphs", "profiling")
+    yield BootFact("graphs", sum(int(number) for number in re.findall(r"=(\d+) \(", match[0])))
+
+
+def _rank_of(match: re.Match[str]) -> Iterable[Statement]:
+    yield RankFact("rank", int(match[1]))
+
+
+def _pool(match: re.Match[str]) -> Iterable[Statement]:
+    yield RankFact("graph_pool", figure(match[1], "GiB"))
+    if match[2] is not None:
+        yield RankFact("graph_estimate", figure(match[2], "GiB"))
+
+
+def _capture(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("captured", "warming_up")
+    yield RankFact("graph_capture", figure(match[1], match[2]))
+
+
+def _available(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("kv_available", "allocating_kv")
+    yield from sizes(match)
+
+
+def _loaded(match: re.Match[str]) -> Iterable[Statement]:
+    yield Mark("loaded", "profiling")
+    yield from sizes(match)
+
+
+def _charge(match: re.Match[str]) -> Iterable[Statement]:
+    yield BootFact("graph_charge_applied", "is enabled" in match[0])
+
+
+_SNAPSHOT = rf"(?P<free_at_init>{_N})/(?P<size_at_init>{_N})\s?GiB"
+_DEVICE = "Free memory on device"
+_IDENTITY = (
+    Pattern(
+        r"\bversion \d",
+        re.compile(r"(?:█\s+|^\s*)version (?P<version>\d+\.\d+\.\d+\S*)\s(?:\s*model\s+(?P<model>\S+)\s)?"),
+        _version,
+        budget=False,
+    ),
+    Pattern(
+        r"\bversion \d",
+        re.compile(r"server version (?P<version>\d[^\s,]*)[\s,](?:\s*serving model (?P<model>\S+)\s)?"),
+        _version,
+        budget=False,
+    ),
+    Pattern(r"█  model", re.compile(r"█\s+model\s+(?P<model>\S+)\s"), _identity, budget=False),
+    Pattern(r"Clav Version", re.compile(r"Clav Version (?P<release>\d[\w.]*)\s"), _identity, budget=False),
+    Pattern("non-default args", re.compile(r"non-default args: (?P<args>\{.*)"), _args, budget=False),
+    Pattern(
+        r"LLM engine \(v",
+        re.compile(r"Initializing an? (?:V\d )?LLM engine \(v(?P<version>[^)\s]{1,80})\)"),
+        _engine,
+        budget=False,
+    ),
+    Pattern(
+        r"LLM engine \(v",
+        re.compile(r"[ (](max_seq_len|tensor_parallel_size|pipeline_parallel_size)=(\d{1,12}),"),
+        _config,
+        budget=False,
+    ),
+    Pattern(
+        "Resolved architecture", re.compile(r"Resolved architecture: (?P<architecture>\w+)\s"), _identity, budget=False
+    ),
+    Pattern("Using max model len", re.compile(rf"Using max model len ({_N})\s"), _length, budget=False),
+    Pattern(
+        "Auto-fit max_model_len",
+        re.compile(r"Auto-fit max_model_len: .{0,80}? to (\d{1,12})[\s.]"),
+        _length,
+        budget=False,
+    ),
+    Pattern(r"local_rank=", re.compile(r"world_size=\d+ rank=(\d{1,6}) local_rank=\d+ "), _rank_of, budget=False),
+    Pattern("in world size", re.compile(r"rank (\d{1,6}) in world size \d+ is assigned as "), _rank_of, budget=False),
+)
+_MEMORY = (
+    Pattern(
+        r"loading took|weights took",
+        re.compile(
+            rf"(?:Model loading took|Loading model weights took) (?P<weights>{_N})\s?(?P<weights_u>GiB|GB|MiB)\b"
+        ),
+        _loaded,
+    ),
+    _row("init memory snapshot", rf"free_memory=(?P<free_at_init>{_N})GiB, total_memory=(?P<size_at_init>{_N})GiB"),
+    _row("worker requested memory", rf"worker requested memory: (?P<requested>{_N})\s?GiB"),
+    _row("Initial free memory:", rf"Initial free memory: (?P<free_at_init>{_N})\s?GiB"),
+    _row("Initial free memory:", rf"Requested memory: {_N} \(util\), (?P<requested>{_N})\s?GiB"),
+    _row("Total non KV cache memory", rf"torch peak memory increase: (?P<activation>{_N})\s?GiB"),
+    _row("Total non KV cache memory", rf"non-torch forward increase memory: (?P<non_torch>{_N})\s?GiB"),
+    _row("Total non KV cache memory", rf"total consumed \(from mem_get_info\): (?P<consumed>{_N})\s?GiB"),
+    _row("Total non KV cache memory", rf"weights memory: (?P<weights>{_N})\s?GiB"),
+    _row("model weights take", rf"model weights take (?P<weights>{_N})\s?GiB"),
+    _row("model weights take", rf"non_torch_memory takes (?P<non_torch>{_N})\s?GiB"),
+    _row("model weights take", rf"activation peak memory takes (?P<activation>{_N})\s?GiB"),
+    _row("model weights take", rf"reserved for KV Cache is (?P<kv_available>{_N})\s?GiB"),
+    _row(
+        "the current vLLM instance can use",
+        rf"total_gpu_memory \((?P<size_at_init>{_N})\s?GiB\) x gpu_memory_utilization \({_N}\) = "
+        rf"(?P<requested>{_N})\s?GiB",
+    ),
+    _row(_DEVICE, rf"{_DEVICE}(?: \S{{1,40}})? \({_SNAPSHOT}(?=[) ])"),
+    _row(_DEVICE, rf"esired GPU memory utilization (?:is )?\({_N}, (?P<requested>{_N})\s?GiB\)"),
+    _row(_DEVICE, rf"(?P<weights>{_N})\s?GiB for weights?,"),
+    _row(_DEVICE, rf"(?P<non_torch>{_N})\s?GiB for non-torch memory"),
+    _row(_DEVICE, rf"(?P<consumed>{_N})\s?GiB for consumed memory"),
+    _row(_DEVICE, rf"consumed memory.{{0,80}}?(?P<activation_and_estimate>{_N})\s?GiB for peak activation"),
+    _row(_DEVICE, rf"for weights?, (?P<activation_suggested>{_N})\s?GiB for peak activation"),
+    _row(_DEVICE, rf"(?P<graph_pool>{_N})\s?GiB for CUDAGraph memory"),
+    _row(_DEVICE, rf"kv cache memory in use is (?P<kv_in_use>{_N})\s?(?P<kv_in_use_u>GiB|bytes)(?=[.\s])"),
+    Pattern(
+        "memory for KV Cache",
+        re.compile(
+            rf"Initial free memory (?P<free_at_init>{_N})\s?GiB,? "
+            rf"reserved (?P<kv_reserved>{_N})\s?GiB memory for KV Cache"
+        ),
+        _available,
+    ),
+    Pattern(
+        "Available KV cache memory", re.compile(rf"Available KV cache memory: (?P<kv_available>{_N})\s?GiB"), _available
+    ),
+    Pattern(
+        "GiB for KV cache on node",
+        re.compile(rf"Auto set \((?P<kv_available>{_N})/{_N}\) GiB for KV cache on node"),
+        _available,
+    ),
+    Pattern(
+        "GiB for KV cache on node",
+        re.compile(rf"Explicitly set \((?P<kv_reserved>{_N})/{_N}\) GiB for KV cache on node"),
+        _available,
+    ),
+    _row("GiB for KV cache on node", rf"with (?P<requested>{_N}) GiB requested memory for the worker"),
+    _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N})\s?GiB"),
+    Pattern("KV cache size:", re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: ({_N}) tokens"), _tokens),
+    Pattern(
+        "Maximum concurrency", re.compile(rf"Maximum concurrency for ({_N}) tokens per request: ({_N})x"), _concurrency
+    ),
+)
+_GRAPHS = (
+    Pattern(
+        "Profiling CUDA graph memory",
+        re.compile(r"Profiling CUDA graph memory: (?:\w{1,24}=\d{1,6} \(largest=\d{1,9}\)(?:, |\s*\n))+(?<=\n)"),
+        _graphs,
+    ),
+    _row("Estimated CUDA graph memory", rf"Estimated CUDA graph memory: (?P<graph_estimate>{_N})\s?GiB"),
+    Pattern(
+        "CUDA graph memory profiling (?:is|will be) (?:en|dis)abled",
+        re.compile(
+            r"CUDA graph memory profiling is enabled|CUDA graph memory profiling is disabled|"
+            r"In v0\.19, CUDA graph memory profiling will be enabled"
+        ),
+        _charge,
+    ),
+    Pattern(
+        "Graph capturing finished",
+        re.compile(rf"Graph capturing finished in \d{{1,9}} secs?, took ({_N})\s?(GiB|MiB)(?![A-Za-z])"),
+        _capture,
+    ),
+    Pattern(
+        "CUDA graph pool memory",
+        re.compile(rf"CUDA graph pool memory: ({_N})\s?GiB \(actual\)(?:, ({_N})\s?GiB \(estimated\))?"),
+        _pool,
+    ),
+)
+
+
+def _mark(lead: str, name: str, phase: str | None = None) -> Pattern:
+    return Pattern(lead, re.compile(lead), lambda _: (Mark(name, phase),), budget=False)  # type: ignore[arg-type]
+
+
+_MARKS = (
+    _mark(r"Starting to load model", "loading", "loading"),
+    _mark("Loading safetensors checkpoint shards|Loading pt checkpoint shards", "loading", "loading"),
+    _mark(
+        r"Capturing CUDA graphs?[ (:]|Capturing CUDA graph shapes:|Capturing HIP graphs?[ (:]", "capturing", "capturing"
+    ),
+    _mark(
+        "Capturing the model for CUDA graphs|Capturing cudagraphs for decoding|Capturing model for speculator",
+        "capturing",
+        "capturing",
+    ),
+    _mark(r"init engine \(profile, create kv cache, warmup model\)", "initialised", "warming_up"),
+    _mark(r"Application startup complete", "serving", "serving"),
+    _mark(r"Uvicorn running on", "serving", "serving"),
+    _mark(r"Sleep mode freed|to fall asleep", "asleep", "sleeping"),
+    _mark(r"to wake up", "awake", "serving"),
+    _mark(r"API server: shutdown triggered|EngineCore: trigger received signal", "stopping"),
+    _mark(r"Shutting down(?:$| FastAPI)", "stopping"),
+    _mark(r"POST /\S{0,200} HTTP/1\.\d\\?\"? 200", "completed"),
+    _mark(r"Avg generation throughput: (?:[1-9]|0\.\d{0,6}[1-9]).{0,80}Running: 0 reqs", "completed"),
+    _mark(r"Engine \d+: Avg prompt throughput", "alive"),
+)
+PATTERNS = (*_IDENTITY, *_MEMORY, *_GRAPHS, *_MARKS)

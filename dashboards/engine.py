@@ -125,13 +125,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Write or check the file; return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m dashboards.engine", description="Build dashboards/engine.json.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail where the file is out of date")
+    parser.add_argument("file", nargs="?", type=Path, default=PATH, help="default: %(default)s")
+    options = parser.parse_args(arguments)
+    path: Path = options.file
     wanted = render()
-    if parser.parse_args(arguments).check:
-        if PATH.is_file() and PATH.read_text(encoding="utf-8") == wanted:
+    if options.check:
+        if path.is_file() and path.read_text(encoding="utf-8") == wanted:
             return 0
-        sys.stderr.write(f"{PATH}: out of date, run python -m dashboards.engine\n")
+        sys.stderr.write(f"{path}: out of date, run python -m dashboards.engine\n")
         return 1
-    PATH.write_text(wanted, encoding="utf-8")
+    path.write_text(wanted, encoding="utf-8")
     return 0
 
 

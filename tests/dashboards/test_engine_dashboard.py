@@ -39,13 +39,13 @@ def test_the_committed_file_is_what_the_builder_makes() -> None:
     assert engine.main(["--check"]) == 0
 
 
-def test_check_fails_on_a_file_that_differs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_fails_on_a_file_that_differs(tmp_path: Path) -> None:
     stale = tmp_path / "engine.json"
     stale.write_text(engine.render().replace("Margin", "margin", 1), encoding="utf-8")
-    monkeypatch.setattr(engine, "PATH", stale)
-    assert engine.main(["--check"]) == 1
-    assert engine.main([]) == 0
-    assert engine.main(["--check"]) == 0
+    assert engine.main(["--check", str(stale)]) == 1
+    assert engine.main([str(stale)]) == 0
+    assert engine.main(["--check", str(stale)]) == 0
+    assert engine.main(["--check", str(tmp_path / "missing.json")]) == 1
 
 
 def test_it_is_provisioned_not_edited() -> None:

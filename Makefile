@@ -4,11 +4,11 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 ARGS ?=
 # What the tests of real parts need from Debian; `make test` installs what is missing where it may.
-APT := prometheus prometheus-alertmanager systemd systemd-container dbus rocm-smi librocm-smi64-1 curl procps
+APT := prometheus prometheus-alertmanager systemd systemd-container dbus rocm-smi librocm-smi64-1 strace curl procps
 PYRSMI := .cache/pyrsmi-0.2.0
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check bench format coverage metrics-doc real-parts clean help
+.PHONY: run test check bench format docs real-parts clean help
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/'
@@ -29,6 +29,9 @@ check: $(VENV)/.dev  ## Lint, types, import directions, catalogue against docs, 
 
 bench: $(VENV)/.dev  ## Print the side-by-side table
 	$(BIN)/python tests/bench/run.py
+
+docs: $(VENV)/.dev  ## Write docs/metrics.md anew from the catalogue
+	$(BIN)/python -m budget_exporter.publish.document > docs/metrics.md
 
 format: $(VENV)/.dev  ## Format and mend what can be mended
 	$(BIN)/ruff check --fix .

@@ -47,3 +47,5 @@ def set_up(level: str, style: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Json() if style == "json" else _Logfmt())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    # A port scanner's bytes are no error of ours: aiohttp logs a traceback for each malformed request.
+    logging.getLogger("aiohttp.server").setLevel(logging.CRITICAL)

@@ -18,9 +18,10 @@ from budget_exporter import __version__, config
 from budget_exporter.errors import ConfigError
 from budget_exporter.logs import set_up
 from budget_exporter.publish import http
+from budget_exporter.publish.exposition import Exposition
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar.wiring import Options, Sidecar
 from budget_exporter.sidecar.sources import SOURCES
+from budget_exporter.sidecar.wiring import Options, Sidecar
 
 __all__ = ["Settings", "run", "settings"]
 
@@ -111,7 +112,10 @@ async def _serve(sidecar: Sidecar, chosen: Settings) -> int:
     loop.add_signal_handler(
         signal.SIGHUP, lambda: sidecar.reload(lambda: config.load(chosen.config, frozenset(SOURCES)))
     )
-    application = http.application(lambda: sidecar.snapshot, telemetry_path=chosen.telemetry)
+    # Rendered when a Snapshot is made, so that a scrape is served from bytes.
+    exposition = Exposition()
+    sidecar.publish = exposition.render
+    application = http.application(lambda: sidecar.snapshot, telemetry_path=chosen.telemetry, exposition=exposition)
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
     try:

@@ -1,9 +1,4 @@
-"""
-Render a Snapshot's metrics once, in every format a scraper may ask for.
-
-The lines of samples are the same in the text format 0.0.4 and in OpenMetrics 1.0, and they are nearly all of the work:
-they are formatted once and put under the head lines of each format. A test holds both against client_python's own.
-"""
+"""Render a Snapshot's metrics once, in every format a scraper may ask for."""
 
 from __future__ import annotations
 
@@ -12,17 +7,16 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from prometheus_client import PlatformCollector, ProcessCollector
+from prometheus_client import PlatformCollector, ProcessCollector, exposition as text_format
 from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics import exposition as openmetrics_format
 from prometheus_client.registry import Collector
-from prometheus_client.samples import Sample
-from prometheus_client.utils import floatToGoString
 
 from budget_exporter.facts.snapshot import Snapshot
 from budget_exporter.publish.metrics import families
 from budget_exporter.publish.negotiate import Format
 
-__all__ = ["CONTENT_TYPES", "Exposition", "Rendered", "own_collectors", "render_families"]
+__all__ = ["CONTENT_TYPES", "Exposition", "Rendered", "own_collectors"]
 
 CONTENT_TYPES: dict[Format, str] = {
     "text": "text/plain; version=0.0.4; charset=utf-8",
@@ -76,7 +70,9 @@ class Exposition:
     def _render(self, snapshot: Snapshot | None) -> Rendered:
         host = [] if snapshot is None else families(snapshot)
         own = [family for collector in self._own for family in collector.collect()]
-        text, openmetrics = render_families([*host, *own])
+        metrics = _Families([_without_created(family) for family in (*host, *own)])
+        text = text_format.generate_latest(metrics)
+        openmetrics = openmetrics_format.generate_latest(metrics)  # type: ignore[no-untyped-call]  # client_python's
         return Rendered(
             text=text,
             openmetrics=openmetrics,
@@ -85,38 +81,17 @@ class Exposition:
         )
 
 
-def render_families(metrics: Iterable[Family]) -> tuple[bytes, bytes]:
-    """
-    Return gauges and counters as text format 0.0.4 and as OpenMetrics 1.0, both UTF-8.
+class _Families(Collector):
+    """Families made beforehand, in the shape that client_python renders."""
 
-    Raise ValueError for any other type: its samples would not look the same in both formats.
-    """
-    text: list[str] = []
-    openmetrics: list[str] = []
-    for family in metrics:
-        if family.type not in {"gauge", "counter"}:
-            raise ValueError(f"{family.name}: {family.type} has no common form in both formats")
-        help_text = family.documentation.replace("\\", r"\\").replace("\n", r"\n")
-        name = f"{family.name}_total" if family.type == "counter" else family.name
-        text.append(f"# HELP {name} {help_text}\n# TYPE {name} {family.type}\n")
-        quoted = help_text.replace('"', r"\"")
-        openmetrics.append(f"# HELP {family.name} {quoted}\n# TYPE {family.name} {family.type}\n")
-        if family.unit:
-            openmetrics.append(f"# UNIT {family.name} {family.unit}\n")
-        # A family's _created series says when a counter of this process began; ours outlive it.
-        lines = "".join(_line(sample) for sample in family.samples if not sample.name.endswith("_created"))
-        text.append(lines)
-        openmetrics.append(lines)
-    openmetrics.append("# EOF\n")
-    return "".join(text).encode(), "".join(openmetrics).encode()
+    def __init__(self, metrics: Sequence[Family]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Iterable[Family]:
+        return self._metrics
 
 
-def _line(sample: Sample) -> str:
-    labels = ",".join([f'{label}="{_escape(value)}"' for label, value in sorted(sample.labels.items())])
-    name = f"{sample.name}{{{labels}}}" if labels else sample.name
-    number = floatToGoString(sample.value)  # type: ignore[no-untyped-call]  # client_python leaves it untyped
-    return f"{name} {number}\n"
-
-
-def _escape(value: str) -> str:
-    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
+def _without_created(family: Family) -> Family:
+    """Return ``family`` without ``_created``, which says when a counter of this process began; ours outlive it."""
+    family.samples = [sample for sample in family.samples if not sample.name.endswith("_created")]
+    return family

@@ -55,6 +55,8 @@ class Sidecar:
 
     def __init__(self, config: Config, options: Options, clock: Callable[[], float] = time.time) -> None:
         self.snapshot: Snapshot | None = None
+        self.publish: Callable[[Snapshot], object] = lambda _: None
+        """Called with each new Snapshot, before anybody else sees it."""
         self._options = options
         self._clock = clock
         self._config = config
@@ -179,7 +181,7 @@ class Sidecar:
         self._hear(now)
         self._phases.forget(set(self._fleet.engines))
         health = self._health()
-        self.snapshot = Snapshot(
+        made = Snapshot(
             at=now,
             ready=all(h.settled for h in health) or now - self._born > SETTLE,
             devices=tuple(states.values()),
@@ -198,6 +200,8 @@ class Sidecar:
             sources=tuple(health),
             exporter=self._exporter(),
         )
+        self.publish(made)
+        self.snapshot = made
 
     def _take_found(self) -> list[Running]:
         """Return what runs, by the newest result of each finder."""

@@ -108,8 +108,7 @@ def main() -> None:
 
     rows = [
         ("from bytes, rendered once per Snapshot", application(lambda: snapshot)),
-        ("rendered for every request, our renderer", application(anew)),
-        ("rendered for every request, client_python", by_the_client(snapshot)),
+        ("rendered for every request", by_the_client(snapshot)),
     ]
     print(f"{f'scrape of {samples} samples, {size} B, gzip':<56} {'p50 ms':>8} {'p99 ms':>8}")  # noqa: T201 - a report
     for what, app in rows:

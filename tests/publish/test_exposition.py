@@ -6,15 +6,12 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
-from prometheus_client import generate_latest
-from prometheus_client.metrics_core import GaugeMetricFamily, HistogramMetricFamily, Metric as Family
-from prometheus_client.openmetrics import exposition as client_openmetrics, parser as openmetrics_parser
+from prometheus_client.metrics_core import Metric as Family
+from prometheus_client.openmetrics import parser as openmetrics_parser
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 from prometheus_client.registry import Collector
 
-from budget_exporter.publish.exposition import Exposition, render_families
-from budget_exporter.publish.metrics import families
+from budget_exporter.publish.exposition import Exposition
 from tests.publish import snapshots
 
 ODD = '<b>"x"\n\\'
@@ -34,30 +31,6 @@ class Fixed(Collector):
 
 def parse_openmetrics(text: str) -> list[Family]:
     return list(openmetrics_parser.text_string_to_metric_families(text))  # type: ignore[no-untyped-call]
-
-
-def by_the_client(metrics: list[Family]) -> tuple[bytes, bytes]:
-    """Return what client_python itself makes of the families."""
-    text: bytes = generate_latest(Fixed(metrics))
-    openmetrics: bytes = client_openmetrics.generate_latest(Fixed(metrics))  # type: ignore[no-untyped-call]
-    return text, openmetrics
-
-
-@pytest.mark.parametrize("name", snapshots.ALL)
-def test_both_formats_are_what_client_python_makes_of_the_same_families(name: str) -> None:
-    metrics = families(snapshots.ALL[name]())
-    assert render_families(metrics) == by_the_client(metrics)
-
-
-@given(
-    st.text(st.characters(exclude_categories=["Cs"])),
-    st.text(st.characters(exclude_categories=["Cs"])),
-    st.floats() | st.integers(-(2**70), 2**70),
-)
-def test_any_text_and_number_is_written_as_client_python_writes_it(help_text: str, label: str, number: float) -> None:
-    family = GaugeMetricFamily("odd", help_text, labels=["z", "a"])
-    family.add_metric([label, "x"], number)
-    assert render_families([family]) == by_the_client([family])
 
 
 @pytest.mark.parametrize("name", snapshots.ALL)
@@ -140,8 +113,3 @@ def test_before_the_first_snapshot_there_are_only_the_processs_own_figures() -> 
 def test_no_series_says_when_it_was_created() -> None:
     rendered = Exposition().render(snapshots.healthy())
     assert b"_created" not in rendered.text + rendered.openmetrics
-
-
-def test_a_type_that_looks_different_in_the_two_formats_is_refused() -> None:
-    with pytest.raises(ValueError, match="histogram"):
-        render_families([HistogramMetricFamily("h", "help", buckets=[("+Inf", 1)], sum_value=1)])

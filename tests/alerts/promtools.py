@@ -1,0 +1,79 @@
+"""Run promtool and amtool, and read the rules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.alerts.recorded import RULES
+
+__all__ = ["ALERTS", "Alert", "alerts", "expressions", "rules", "run", "tool"]
+
+ALERTS = RULES.parent
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """One alerting rule, and the group it stands in."""
+
+    name: str
+    group: str
+    expr: str
+    hold: str
+    keep: str | None
+    labels: dict[str, str]
+    annotations: dict[str, str]
+
+
+def rules() -> dict[str, Any]:
+    """Return the rule file as parsed."""
+    document: dict[str, Any] = yaml.safe_load(RULES.read_text())
+    return document
+
+
+@cache
+def alerts() -> tuple[Alert, ...]:
+    """Return every alerting rule in the order of the file."""
+    return tuple(
+        Alert(
+            name=rule["alert"],
+            group=group["name"],
+            expr=rule["expr"],
+            hold=rule["for"],
+            keep=rule.get("keep_firing_for"),
+            labels=rule["labels"],
+            annotations=rule["annotations"],
+        )
+        for group in rules()["groups"]
+        for rule in group["rules"]
+        if "alert" in rule
+    )
+
+
+def expressions() -> list[str]:
+    """Return the expression of every rule, recording rules too."""
+    return [rule["expr"] for group in rules()["groups"] for rule in group["rules"]]
+
+
+def tool(name: str, package: str) -> str:
+    """Return the path of a program; without it the test is skipped, in CI it fails."""
+    path = shutil.which(name)
+    if path is None:
+        reason = f"{name} is not on PATH: apt-get install {package}"
+        if os.environ.get("CI"):
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return path
+
+
+def run(*argv: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end and return what it said; a minute is far more than any of these takes."""
+    return subprocess.run(list(map(str, argv)), input=stdin, capture_output=True, text=True, timeout=60, check=False)

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from budget_exporter import budget, registries, verdicts
 from budget_exporter.budget import choose
 from budget_exporter.config import Config
-from budget_exporter.engines import placement
+from budget_exporter.engines.placement import place as place_ranks
+from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Phase
 from budget_exporter.facts.device import DeviceIdentity
 from budget_exporter.facts.engine import Placement, Supervision, SupervisorName
@@ -25,7 +26,7 @@ def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement,
     if engine.last is None:
         return ()
     sighting, shape = engine.last.sighting, engine.last.shape
-    return placement.place(shape, sighting.environ, sighting.workers, devices)
+    return place_ranks(shape, sighting.environ, sighting.workers, devices)
 
 
 def associate(engine: Engine, reading: Reading | None) -> None:
@@ -126,7 +127,13 @@ def _ledger(
     constants = choose.constants_for(registry, shape, report)
     if engine.config is not None:
         constants = registries.override(constants, engine.config.constants)
-    return budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
+    try:
+        ledger = budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
+    except LawError as error:
+        engine.trouble.note(f"no budget: {error}")
+        return None
+    engine.trouble.note("")
+    return ledger
 
 
 def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:

@@ -10,6 +10,7 @@ from budget_exporter.facts.boot import CAUSES, BootReport, Cause, Failure
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape, Supervision, UnitState
 from budget_exporter.facts.snapshot import FreeAtInit
 from budget_exporter.sidecar.restarts import RestartCount
+from budget_exporter.sidecar.runner import StateLog
 from budget_exporter.state import EngineMemory
 
 __all__ = ["Engine", "Fleet", "Running"]
@@ -58,6 +59,12 @@ class Engine:
     free_at_init: dict[str, FreeAtInit] = field(default_factory=dict)
     remembered: EngineMemory | None = None
     """What the state file said, until the log follower has taken it up."""
+    trouble: StateLog = field(init=False)
+    """Logs why there is no budget for this engine, when that changes."""
+
+    def __post_init__(self) -> None:
+        """Name the log after the engine."""
+        self.trouble = StateLog(f"engine.{self.name}")
 
     @property
     def unit(self) -> str | None:

@@ -18,10 +18,10 @@ A = TypeVar("A")
 
 
 class StateLog:
-    """Log a source's failures when their text changes, not at every run."""
+    """Log what is wrong with ``name`` when that changes, not every time it is noticed."""
 
     def __init__(self, name: str) -> None:
-        self._log = logging.getLogger(f"budget_exporter.source.{name}")
+        self._log = logging.getLogger(f"budget_exporter.{name}")
         self._last = ""
 
     def note(self, error: str) -> None:
@@ -70,7 +70,7 @@ class Runner(Generic[T, A]):
         self._began: float | None = None
         self._born = monotonic()
         self._health = SourceHealth(name, interval, success=False, duration=0.0, last_success=None, runs=0, failures=0)
-        self._log = StateLog(name)
+        self._log = StateLog(f"source.{name}")
         self._thread = threading.Thread(target=self._loop, name=f"source-{name}", daemon=True)
 
     def start(self) -> None:

@@ -35,7 +35,7 @@ class Health:
         self._failures = 0
         self._last_success: float | None = None
         self._duration = 0.0
-        self._log = StateLog(name)
+        self._log = StateLog(f"source.{name}")
 
     def ran(self, who: str, error: str = "", duration: float = 0.0) -> None:
         """Note a run of the task ``who``: a batch or a change taken in, or a failure."""

@@ -11,20 +11,18 @@ from pathlib import Path
 
 from budget_exporter import registries, state
 from budget_exporter.config import Config
-from budget_exporter.devices import DeviceSource
-from budget_exporter.engines import EngineSource, arguments
-from budget_exporter.engines.procfs import read_config
 from budget_exporter.errors import ConfigError
-from budget_exporter.facts.device import DeviceIdentity, DeviceReport
-from budget_exporter.facts.engine import Placement, ProcessKey, Shape
+from budget_exporter.facts.device import DeviceIdentity
+from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.snapshot import ExporterState, FreeAtInit, Snapshot
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar import assemble, devices, sources
+from budget_exporter.sidecar import assemble, devices
 from budget_exporter.sidecar.attendants import Attendants
-from budget_exporter.sidecar.fleet import Engine, Fleet, Running, keys
+from budget_exporter.sidecar.fleet import Engine, Fleet
 from budget_exporter.sidecar.phases import Phases
-from budget_exporter.sidecar.runner import Runner
+from budget_exporter.sidecar.runner import StateLog
+from budget_exporter.sidecar.threads import Threads
 
 __all__ = ["Options", "Sidecar"]
 
@@ -67,16 +65,13 @@ class Sidecar:
         self._phases = Phases()
         self._event = asyncio.Event()
         self._attendants = Attendants(options.roots, options.off, self._event.set)
-        self._device_runners: list[Runner[DeviceReport, devices.Windows]] = []
-        self._finders: list[Runner[list[Running], list[Running]]] = []
-        self._closers: list[tuple[Runner[DeviceReport, devices.Windows], DeviceSource]] = []
-        self._found: dict[str, list[Running]] = {}
-        self._interest: frozenset[int] = frozenset()
+        self._threads = Threads(config, options.roots, options.off, self._wake)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload: tuple[bool, float] = (True, clock())
         self._born = clock()
         self._saved = clock()
         self._save_failed = False
+        self._trouble = StateLog("snapshot")
 
     def reload(self, read: Callable[[], Config]) -> None:
         """Take a new configuration; one that is wrong leaves the old one in force and says so in the metric."""
@@ -96,11 +91,11 @@ class Sidecar:
     async def run(self) -> None:
         """Run until cancelled; then save the state and let go of everything that does not hang."""
         self._loop = asyncio.get_running_loop()
-        self._start()
+        self._threads.start()
         try:
             while True:
                 self._event.clear()
-                self._make()
+                self._make_safely()
                 await self._save_when_due()
                 try:
                     await asyncio.wait_for(self._event.wait(), TICK)
@@ -108,70 +103,33 @@ class Sidecar:
                     continue
         finally:
             await self._attendants.close()
-            self._stop()
+            self._threads.stop()
+            if self._options.state_file is not None:
+                self._save(self._state(self._clock()))
 
-    def _start(self) -> None:
-        for name in sources.enabled("devices", self._options.off):
-            device_source: DeviceSource = sources.load(name, self._options.roots, self._interval(name))
-            runner = Runner(name, device_source.interval, self._reader(device_source), devices.fold)
-            self._device_runners.append(runner)
-            self._closers.append((runner, device_source))
-        for name in sources.enabled("engines", self._options.off):
-            finder: EngineSource = sources.load(name, self._options.roots, self._interval(name))
-            self._finders.append(Runner(name, finder.interval, self._finder(finder), _newest, wake=self._changed()))
-        for thread in (*self._device_runners, *self._finders):
-            thread.start()
+    def _wake(self) -> None:
+        """Ask for a Snapshot now; called in any thread."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._event.set)
 
-    def _interval(self, name: str) -> float | None:
-        entry = self._config.sources.get(name)
-        return float(entry.interval) if entry and entry.interval is not None else None
-
-    def _reader(self, source: DeviceSource) -> Callable[[], tuple[DeviceReport, list[str]]]:
-        def run() -> tuple[DeviceReport, list[str]]:
-            report = source.read(self._interest)
-            return report, list(report.faults)
-
-        return run
-
-    def _finder(self, source: EngineSource) -> Callable[[], tuple[list[Running], list[str]]]:
-        """Return a run that finds engines and reads their flags; flags do not change while a process lives."""
-        shapes: dict[ProcessKey, Shape] = {}
-        procfs = self._options.roots.procfs
-
-        def run() -> tuple[list[Running], list[str]]:
-            sightings, faults = source.find()
-            for sighting in sightings:
-                if sighting.main not in shapes:
-                    pid, cwd = sighting.main.pid, sighting.cwd
-                    shapes[sighting.main] = arguments.shape(
-                        sighting.argv,
-                        sighting.environ,
-                        lambda path, pid=pid, cwd=cwd: read_config(procfs, pid, cwd, path),
-                    )
-            for gone in shapes.keys() - {s.main for s in sightings}:
-                del shapes[gone]
-            return [Running(s, shapes[s.main]) for s in sightings], faults
-
-        return run
-
-    def _changed(self) -> Callable[[list[Running]], None]:
-        """Return a callback, run in the finder's thread, that asks for a Snapshot when the processes changed."""
-        known: list[frozenset[ProcessKey]] = [frozenset()]
-
-        def wake(found: list[Running]) -> None:
-            if keys(found) != known[0] and self._loop is not None:
-                known[0] = keys(found)
-                self._loop.call_soon_threadsafe(self._event.set)
-
-        return wake
+    def _make_safely(self) -> None:
+        """Make a Snapshot; where that fails there is none, since an old one would be shown as live."""
+        try:
+            self._make()
+        except Exception as error:  # noqa: BLE001 - what is watched must never end the watcher
+            _LOG.debug("no snapshot", exc_info=True)
+            self.snapshot = None
+            self._trouble.note(f"no snapshot could be made: {type(error).__name__}: {error}")
+        else:
+            self._trouble.note("")
 
     def _make(self) -> None:
         now = self._clock()
-        running = self._take_found()
+        running = self._threads.found()
         started = self._fleet.observe(running, now)
         self._take_windows(now)
         states = {s.identity.device: s for s in self._board.states(now)}
-        self._interest = frozenset(
+        self._threads.interest = frozenset(
             pid for r in running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
         )
         placed = {n: assemble.place(e, [s.identity for s in states.values()]) for n, e in self._fleet.engines.items()}
@@ -203,26 +161,16 @@ class Sidecar:
         self.publish(made)
         self.snapshot = made
 
-    def _take_found(self) -> list[Running]:
-        """Return what runs, by the newest result of each finder."""
-        for finder in self._finders:
-            found = finder.take()
-            if found is not None:
-                self._found[finder.name] = found
-        return [running for found in self._found.values() for running in found]
-
     def _take_windows(self, now: float) -> None:
         """Fold the samples into the marks, but not before it is known which engines hold the devices."""
-        finders = [finder.health() for finder in self._finders]
+        finders = self._threads.finders()
         if not all(health.settled for health in finders):
             return
-        for runner in self._device_runners:
-            windows = runner.take()
-            if windows is None:
-                continue
-            identities = [s.identity for s in self._board.states(now) if s.identity.device not in windows]
-            epochs = self._epochs([*identities, *(w.identity for w in windows.values())])
-            self._board.update(windows, epochs, known=all(health.success for health in finders))
+        known = all(health.success for health in finders)
+        for windows in self._threads.windows():
+            others = [s.identity for s in self._board.states(now) if s.identity.device not in windows]
+            epochs = self._epochs([*others, *(window.identity for window in windows.values())])
+            self._board.update(windows, epochs, known=known)
 
     def _epochs(self, identities: Sequence[DeviceIdentity]) -> dict[str, tuple[str, float]]:
         """Return the newest engine on each device and its start."""
@@ -258,8 +206,7 @@ class Sidecar:
             self._fleet.supervised(engine, self._attendants.supervision(name), now)
 
     def _health(self) -> list[SourceHealth]:
-        runners = [runner.health() for runner in (*self._device_runners, *self._finders)]
-        return sorted(runners + self._attendants.health(), key=lambda h: h.name)
+        return sorted(self._threads.health() + self._attendants.health(), key=lambda h: h.name)
 
     def _exporter(self) -> ExporterState:
         options = self._options
@@ -293,16 +240,3 @@ class Sidecar:
             self._save_failed = True
         else:
             self._save_failed = False
-
-    def _stop(self) -> None:
-        for runner in (*self._device_runners, *self._finders):
-            runner.stop()
-        if self._options.state_file is not None:
-            self._save(self._state(self._clock()))
-        for runner, source in self._closers:
-            if runner.join(0.2):
-                source.close()
-
-
-def _newest(_: list[Running] | None, found: list[Running]) -> list[Running]:
-    return found

@@ -1,0 +1,132 @@
+"""The blocking sources, each in its thread: devices that are sampled, engines that are found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from budget_exporter.config import Config
+from budget_exporter.devices import DeviceSource
+from budget_exporter.engines import EngineSource, arguments
+from budget_exporter.engines.procfs import read_config
+from budget_exporter.facts.device import DeviceReport
+from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
+from budget_exporter.facts.source import SourceHealth
+from budget_exporter.roots import Roots
+from budget_exporter.sidecar import devices, sources
+from budget_exporter.sidecar.fleet import Running, keys
+from budget_exporter.sidecar.runner import Runner
+
+__all__ = ["Threads"]
+
+JOIN = 0.2
+"""Seconds a thread has to end when the exporter stops; one that hangs is left alone."""
+
+
+class Threads:
+    """All threads; ``interest`` are the PIDs whose memory the device sources are asked for."""
+
+    def __init__(self, config: Config, roots: Roots, off: frozenset[str], changed: Callable[[], None]) -> None:
+        self.interest: frozenset[int] = frozenset()
+        self._roots = roots
+        self._changed = changed
+        self._found: dict[str, list[Running]] = {}
+        self._samplers: list[tuple[DeviceSource, Runner[DeviceReport, devices.Windows]]] = []
+        self._finders: list[Runner[list[Running], list[Running]]] = []
+        for name in sources.enabled("devices", off):
+            device_source: DeviceSource = sources.load(name, roots, _interval(config, name))
+            sampler = Runner(name, device_source.interval, self._reader(device_source), devices.fold)
+            self._samplers.append((device_source, sampler))
+        for name in sources.enabled("engines", off):
+            finder: EngineSource = sources.load(name, roots, _interval(config, name))
+            self._finders.append(Runner(name, finder.interval, self._finder(finder), _newest, wake=self._waker()))
+
+    def start(self) -> None:
+        """Start them all."""
+        for _, sampler in self._samplers:
+            sampler.start()
+        for finder in self._finders:
+            finder.start()
+
+    def stop(self) -> None:
+        """End those that do not hang, and close their sources."""
+        for _, sampler in self._samplers:
+            sampler.stop()
+        for finder in self._finders:
+            finder.stop()
+        for device_source, sampler in self._samplers:
+            if sampler.join(JOIN):
+                device_source.close()
+
+    def found(self) -> list[Running]:
+        """Return what runs, by the newest result of each finder."""
+        for finder in self._finders:
+            found = finder.take()
+            if found is not None:
+                self._found[finder.name] = found
+        return [running for found in self._found.values() for running in found]
+
+    def windows(self) -> Iterator[devices.Windows]:
+        """Yield what each sampler has folded since the last time."""
+        for _, sampler in self._samplers:
+            windows = sampler.take()
+            if windows is not None:
+                yield windows
+
+    def finders(self) -> list[SourceHealth]:
+        """Return the health of the engine finders."""
+        return [finder.health() for finder in self._finders]
+
+    def health(self) -> list[SourceHealth]:
+        """Return the health of all of them."""
+        return [sampler.health() for _, sampler in self._samplers] + self.finders()
+
+    def _reader(self, source: DeviceSource) -> Callable[[], tuple[DeviceReport, list[str]]]:
+        def run() -> tuple[DeviceReport, list[str]]:
+            report = source.read(self.interest)
+            return report, list(report.faults)
+
+        return run
+
+    def _finder(self, source: EngineSource) -> Callable[[], tuple[list[Running], list[str]]]:
+        """Return a run that finds engines and reads their flags; flags do not change while a process lives."""
+        shapes: dict[ProcessKey, Shape] = {}
+
+        def run() -> tuple[list[Running], list[str]]:
+            sightings, faults = source.find()
+            for sighting in sightings:
+                if sighting.main not in shapes:
+                    shapes[sighting.main] = _shape(sighting, self._roots.procfs)
+            for gone in shapes.keys() - {sighting.main for sighting in sightings}:
+                del shapes[gone]
+            return [Running(sighting, shapes[sighting.main]) for sighting in sightings], faults
+
+        return run
+
+    def _waker(self) -> Callable[[list[Running]], None]:
+        """Return a callback, run in the finder's thread, that tells when the main processes are others."""
+        known: frozenset[ProcessKey] = frozenset()
+
+        def wake(found: list[Running]) -> None:
+            nonlocal known
+            if keys(found) != known:
+                known = keys(found)
+                self._changed()
+
+        return wake
+
+
+def _shape(sighting: EngineSighting, procfs: Path) -> Shape:
+    def read(path: str) -> str:
+        return read_config(procfs, sighting.main.pid, sighting.cwd, path)
+
+    return arguments.shape(sighting.argv, sighting.environ, read)
+
+
+def _interval(config: Config, name: str) -> float | None:
+    entry = config.sources.get(name)
+    return float(entry.interval) if entry and entry.interval is not None else None
+
+
+def _newest(_: list[Running] | None, found: list[Running]) -> list[Running]:
+    return found

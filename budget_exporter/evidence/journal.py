@@ -147,7 +147,7 @@ async def _reap(child: asyncio.subprocess.Process) -> None:
         try:
             async with asyncio.timeout(_END):
                 await child.wait()
-        except (TimeoutError, asyncio.CancelledError):
+        except TimeoutError:
             with contextlib.suppress(ProcessLookupError):
                 child.kill()
             await child.wait()

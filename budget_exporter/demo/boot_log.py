@@ -22,13 +22,15 @@ __all__ = [
     "Boot",
     "Pids",
     "boot",
-    "crash",
+    "crash_loop",
     "first_request_oom",
+    "healthy",
+    "knife_edge",
     "request",
 ]
 
 Lines = list[tuple[Phase, str]]
-MODEL = "/models/Qwen3.8-Flash-Next-MXFP4-FP8-GPTQ"
+MODEL = "/models/Qwen3.8-Flash-Next-FP8"
 SIZE = 34208743424
 _KV_PRICE = 9190
 _KV_FACTOR = 1.08
@@ -81,7 +83,7 @@ SHAPE_E = Boot(0.98, 200704, 3, 3166500000, 401408, 256 + 6 * 52, (0.31, 0.17), 
 SHAPE_F = Boot(0.982, 200704, 3, 3166500000, 401408, 256 + 6 * 12, (0.31, 0.17), slots=7653)
 SHAPE_G = Boot(0.982, 200704, 3, 3166500000, 401408, 6 * 12, (-0.06, 0.05), slots=7762)
 _UNBOOTABLE = Boot(1.0, 200704, 3, 3166500000, 401408, 6 * 12, (0.0, 0.0))
-KNIFE_EDGE = Boot(0.87, 262144, 5, 10397700000, 1350182, 6 * 12, (0.31, 0.17))
+KNIFE_EDGE = Boot(0.87, 262144, 5, 10397700000, 1350182, 6 * 12, (-0.06, 0.05))
 """5 x 262144 fp8: boots with every gate passed, and dies on a 995-token request. Its utilization is not known; this one
 lets pool, weights, arena and the driver's reserve fill the card to the last 0.1 GiB, as was seen."""
 

@@ -208,7 +208,7 @@ class BootReader:
             self._set("stopped", at)
 
     def _death(self, death: Death, line: Line, process: Hashable, at: float) -> None:
-        if self._stopping or (death.kind == "other" and line.level not in ("", "ERROR", "CRITICAL")):
+        if self._stopping or (death.kind == "other" and (line.cut or line.level not in ("", "ERROR", "CRITICAL"))):
             return
         phase = self._watch.failure.phase if self._phase == "failing" and self._watch.failure else self._phase
         self._watch.sentence(

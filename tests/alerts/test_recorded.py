@@ -77,9 +77,7 @@ SICK: dict[str, tuple[str, str, set[str]]] = {
 
 
 @pytest.mark.parametrize("case", SICK)
-def test_one_change_to_the_healthy_host_raises_its_alert_and_no_other(
-    promtool: str, tmp_path: Path, case: str
-) -> None:
+def test_one_change_to_the_healthy_host_raises_its_alert_and_no_other(promtool: str, tmp_path: Path, case: str) -> None:
     find, put, expected = SICK[case]
     text, changed = re.subn(find, put, HEALTHY)
     assert changed == 1
@@ -106,7 +104,8 @@ def test_ages_are_kept_and_sources_go_on_succeeding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "says"), [("", "no sample"), ("# only a comment\n", "no sample"), ("a NaN\n", "a{.*nan"), ("a +Inf\n", "a{.*inf")]
+    ("text", "says"),
+    [("", "no sample"), ("# only a comment\n", "no sample"), ("a NaN\n", "a{.*nan"), ("a +Inf\n", "a{.*inf")],
 )
 def test_what_promtool_cannot_be_told_is_refused(text: str, says: str) -> None:
     with pytest.raises(ValueError, match=says):

@@ -49,7 +49,7 @@ class Shape:
             [] if self.kv_cache_memory_bytes is None else ["--kv-cache-memory-bytes", str(self.kv_cache_memory_bytes)]
         )
         return [
-            "/opt/vllm/bin/python3", "/opt/vllm/bin/vllm", "serve", "/models/Qwen3.8-Flash-Next-MXFP4-FP8-GPTQ",
+            "/opt/vllm/bin/python3", "/opt/vllm/bin/vllm", "serve", "/models/Qwen3.8-Flash-Next-FP8",
             "--served-model-name", "Qwen3.8-Flash-Next", "--port", "7770", "--tensor-parallel-size", "2",
             "--gpu-memory-utilization", self.utilization, "--max-model-len", str(self.max_model_len),
             "--max-num-seqs", str(self.max_num_seqs), "--max-num-batched-tokens", "4096",

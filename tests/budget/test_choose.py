@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from budget_exporter.budget.choose import LAWS, choose, constants_for, parse_version
+from budget_exporter.budget.laws import Law
+from budget_exporter.facts.boot import BootReport, Plan, RankFacts
+from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.ledger import Constants, RegistryEntry
+from tests.budget.offload import REGISTRY
+
+FLAVOURS = sorted({law.flavour for law in LAWS})
+
+
+def of(flavour: str, laws: Sequence[Law] = LAWS) -> list[Law]:
+    return [law for law in laws if law.flavour == flavour]
+
+
+def faults(laws: Sequence[Law]) -> list[str]:
+    """Return where the ranges of one flavour overlap, leave a gap, end early or hold no version."""
+    found = [f"{law.since} is empty" for law in laws if law.until is not None and law.until <= law.since]
+    found += [f"{one.until} against {two.since}" for one, two in pairwise(laws) if one.until != two.since]
+    found += [f"{law.since} has no successor" for law in laws[-1:] if law.until is not None]
+    return found
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_the_ranges_of_a_flavour_neither_overlap_nor_leave_gaps(flavour: str) -> None:
+    assert faults(of(flavour)) == []
+
+
+def test_a_gap_an_overlap_and_an_end_would_be_found() -> None:
+    laws = of("vllm_gpu")
+    assert faults([laws[0], *laws[2:]])
+    assert faults([laws[1], laws[0], *laws[2:]])
+    assert faults(laws[:-1])
+    empty = replace(laws[0], until=laws[0].since)  # type: ignore[type-var]  # a law is a dataclass, its protocol is not
+    assert faults([empty])
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+def test_only_the_newest_law_reaches_beyond_what_was_examined(flavour: str) -> None:
+    *older, newest = of(flavour)
+    assert newest.examined_until is not None
+    assert [law.examined_until for law in older] == [None] * len(older)
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("0.28.0", (0, 28, 0)),
+        ("v0.9.0.1", (0, 9, 0, 1)),
+        ("0.11.1rc2.dev3+g1f2+rocm", (0, 11, 1)),
+        ("0.20", (0, 20)),
+        ("dev", None),
+        ("", None),
+        (None, None),
+    ],
+)
+def test_versions(text: str | None, version: tuple[int, ...] | None) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize(
+    ("version", "since", "assumed"),
+    [
+        ("0.8.5", (0, 8, 5), False),
+        ("0.9.0.1", (0, 8, 5), False),
+        ("0.9.1", (0, 9, 1), False),
+        ("0.13.0", (0, 9, 1), False),
+        ("0.14.0", (0, 14), False),
+        ("0.17.1", (0, 14), False),
+        ("0.18.1", (0, 18), False),
+        ("0.19.1", (0, 19), False),
+        ("0.20.0", (0, 20), False),
+        ("0.26.0", (0, 20), False),
+        ("0.27.0", (0, 27), False),
+        ("0.33.0", (0, 27), False),
+        ("0.34.0", (0, 27), True),
+        ("1.0", (0, 27), True),
+        ("0.7.3", (0, 8, 5), True),
+        (None, (0, 27), True),
+        ("dev", (0, 27), True),
+    ],
+)
+def test_the_law_of_a_version(version: str | None, since: tuple[int, ...], assumed: bool) -> None:
+    choice = choose(Shape(), BootReport(version=version))
+    assert (choice.name, choice.law.since, choice.assumed) == ("vllm_gpu", since, assumed)
+    assert choice.version == (version or "")
+
+
+def test_without_a_report_the_newest_law_is_assumed() -> None:
+    choice = choose(Shape(), None)
+    assert (choice.name, choice.law.until, choice.version, choice.assumed) == ("vllm_gpu", None, "", True)
+
+
+def test_the_flag_or_a_plan_block_makes_it_expert_offload() -> None:
+    report = BootReport(version="0.28.0")
+    assert choose(Shape(expert_offload=True), report).name == "expert_offload"
+    assert choose(Shape(expert_offload=True), None).assumed
+    assert choose(Shape(), replace(report, ranks={1: RankFacts(plan=Plan())})).name == "expert_offload"
+    assert choose(Shape(), replace(report, common=RankFacts(plan=Plan()))).name == "expert_offload"
+    assert choose(Shape(), replace(report, ranks={1: RankFacts()})).name == "vllm_gpu"
+
+
+@pytest.mark.parametrize(
+    ("version", "assumed"), [("0.28.0", False), ("0.29.3", False), ("0.30.0", True), ("0.27", True)]
+)
+def test_the_fork_is_known_on_two_versions(version: str, assumed: bool) -> None:
+    assert choose(Shape(expert_offload=True), BootReport(version=version)).assumed is assumed
+
+
+def entry(model: str, release: str = "*", tensor_parallel_size: int = 2, source: str = "s") -> RegistryEntry:
+    return RegistryEntry((model,), (release,), Constants("a", release, tensor_parallel_size, source))
+
+
+def test_constants_go_by_model_release_and_tensor_parallel_size() -> None:
+    entries = [
+        entry("*Flash-FP8*", "28.*", source="fp8 of 28"),
+        entry("*Flash-FP8*", source="fp8"),
+        entry("*Flash*", source="any"),
+        entry("*Flash*", tensor_parallel_size=4, source="four"),
+    ]
+
+    def source(shape: Shape, report: BootReport | None = None) -> str | None:
+        found = constants_for(entries, shape, report)
+        return None if found is None else found.source
+
+    two = Shape(model="/models/Flash-FP8/", tensor_parallel_size=2)
+    assert source(two) == "fp8"
+    assert source(two, BootReport(release="28.04.9")) == "fp8 of 28"
+    assert source(two, BootReport(release="29.07.1")) == "fp8"
+    assert source(two, BootReport()) == "fp8"
+    assert source(replace(two, model="org/FLASH")) == "any"
+    assert source(replace(two, model="/models/x", served_model_name="flash-fp8")) == "fp8"
+    assert source(replace(two, model=None), BootReport(model="x/flash-fp8")) == "fp8"
+    assert source(replace(two, tensor_parallel_size=4)) == "four"
+    assert source(replace(two, tensor_parallel_size=8)) is None
+    assert source(replace(two, model="other")) is None
+    assert source(Shape(tensor_parallel_size=2)) is None
+
+
+def test_the_registry_has_no_weights_for_another_checkpoint() -> None:
+    fp8 = constants_for(REGISTRY, Shape(model="/m/Qwen3.8-Flash-Next-FP8", tensor_parallel_size=2), None)
+    other = constants_for(REGISTRY, Shape(model="/m/Qwen3.8-Flash-Next-MXFP4-FP8-GPTQ", tensor_parallel_size=2), None)
+    assert fp8 is not None
+    assert other is not None
+    assert (fp8.non_expert is None, fp8.expert_bytes is None) == (False, False)
+    assert (other.non_expert, other.expert_bytes) == (None, None)
+    assert other.kv_bytes_per_token == fp8.kv_bytes_per_token
+
+
+def test_glm_is_known_for_one_release_only() -> None:
+    shape = Shape(model="zai/GLM-5.3-Flash", tensor_parallel_size=4)
+    assert constants_for(REGISTRY, shape, BootReport(release="29.07.1")) is not None
+    assert constants_for(REGISTRY, shape, None) is None

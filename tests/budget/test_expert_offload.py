@@ -37,6 +37,10 @@ def alone(shape: Shape, report: BootReport | None = None, known: Constants | Non
     return budget.compute(shape, [RankInput("0", SIZE, printed_bytes("31.29"))], report, known)
 
 
+def without(constant: str) -> Constants:
+    return replace(FITTED, **{constant: None})  # type: ignore[arg-type]  # a name of Constants that may be None
+
+
 # The registry's path
 
 
@@ -150,7 +154,7 @@ def test_default_utilization() -> None:
     ],
 )
 def test_a_missing_constant_leaves_its_term_out_and_the_arena_unknown(constant: str, term: str) -> None:
-    found = alone(SHAPE, known=replace(FITTED, **{constant: None}))
+    found = alone(SHAPE, known=without(constant))
     rank = found.ranks["0"]
     assert [each.name for each in rank.charges] == [name for name in CHARGES if name != term]
     assert (rank.pool, rank.arena_slots, rank.margin) == (None, None, None)

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 
 from budget_exporter.budget.graphs import BASE, PER_GRAPH
 from budget_exporter.budget.terms import printed
-from budget_exporter.facts.boot import Plan, Printed
+from budget_exporter.facts.boot import BootReport, Plan, Printed
+from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Term
 from budget_exporter.units import gib_text
 
@@ -57,17 +58,29 @@ def notes(plan: Plan, requested: int, arena: Term | None) -> list[str]:
     return found
 
 
-def host_terms(plans: Sequence[Plan]) -> tuple[Term, ...]:
-    """Return the host memory the engine pins: the experts of every rank, and the one PLE table it holds."""
+def host_terms(shape: Shape, report: BootReport, plans: Sequence[Plan]) -> tuple[Term, ...]:
+    """Return the host memory the engine takes: the experts of every rank, and the one PLE table it holds."""
     experts = [plan.host_experts for plan in plans if plan.host_experts is not None]
-    tables = [plan.ple for plan in plans if plan.ple is not None]
-    terms = []
-    if experts:
-        terms.append(_sum("host_experts", experts, f"{len(experts)} of {len(plans)} ranks"))
-    if tables:
-        largest = max(tables, key=lambda table: table.bytes)
-        terms.append(Term("ple", largest.bytes, "log", note="one table for all ranks", rounding=largest.rounding))
-    return tuple(terms)
+    table = _table(shape, report, plans)
+    terms = [_sum("host_experts", experts, f"{len(experts)} of {len(plans)} ranks")] if experts else []
+    return (*terms, table) if table is not None else tuple(terms)
+
+
+def _table(shape: Shape, report: BootReport, plans: Sequence[Plan]) -> Term | None:
+    """
+    Return the PLE table in host memory: what the engine locked or failed to lock, else the row of the block.
+
+    The row only says that the table is not on the device: with ``--ple-nvme-offload`` it is not in host memory either.
+    """
+    locks = [lock for lock in (report.ple_locked, report.ple_not_locked) if lock is not None]
+    if locks:
+        return _sum("ple", locks, "locked, or meant to be")
+    flags = (shape.given.get("--ple-nvme-offload"), report.args.get("ple_nvme_offload"))
+    rows = [plan.ple for plan in plans if plan.ple is not None]
+    if not rows or any(flag is not None and flag.lower() != "false" for flag in flags):
+        return None
+    largest = max(rows, key=lambda row: row.bytes)
+    return _sum("ple", [largest], "one table for all ranks")
 
 
 def _sum(name: str, rows: Sequence[Printed], note: str) -> Term:

@@ -36,6 +36,7 @@ def findings(
         "graph_estimate_not_charged": any_of(_not_charged(fact, report) for fact in facts.values()),
         "kv_price_drift": None if ledger is None else _price_drift(ledger.kv_bytes_per_token),
         "model_mismatch": _mismatch([mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks]),
+        "mlock_failed": _mlock_failed(report),
         "law_assumed": None if ledger is None else ledger.assumed,
         "knife_edge": any_of(knife_edge.values()),
     }
@@ -53,6 +54,13 @@ def _not_charged(facts: RankFacts, report: BootReport | None) -> bool | None:
     if applied is None or facts.graph_estimate is None:
         return None
     return not applied and facts.graph_estimate.bytes > 0
+
+
+def _mlock_failed(report: BootReport | None) -> bool | None:
+    """Return whether host memory could not be locked, which a missing memlock limit does; None without a word of it."""
+    if report is None or (report.ple_locked is None and report.ple_not_locked is None):
+        return None
+    return report.ple_not_locked is not None and report.ple_not_locked.bytes > 0
 
 
 def _price_drift(prices: Mapping[str, int]) -> bool | None:

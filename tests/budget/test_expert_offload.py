@@ -3,7 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given as drawn, strategies as st
 
 from budget_exporter import budget
 from budget_exporter.budget import plan as plan_block
@@ -293,13 +293,37 @@ def test_a_plan_that_is_right_or_incomplete_is_not() -> None:
 
 
 def test_host_memory_of_ranks_that_said_nothing_is_not_invented() -> None:
-    assert plan_block.host_terms([Plan(), Plan()]) == ()
-    only = plan_block.host_terms([PUBLIC_PLAN, Plan()])
+    assert plan_block.host_terms(SHAPE, BootReport(), [Plan(), Plan()]) == ()
+    only = plan_block.host_terms(SHAPE, BootReport(), [PUBLIC_PLAN, Plan()])
     assert [(term.name, term.bytes) for term in only] == [
         ("host_experts", gib("25.1").bytes),
         ("ple", gib("38.74").bytes),
     ]
     assert only[0].note == "1 of 2 ranks"
+
+
+def test_the_table_that_was_locked_or_meant_to_be_is_host_memory() -> None:
+    failed = BootReport(ple_locked=gib("0.0"), ple_not_locked=gib("47.7"))
+    assert plan_block.host_terms(SHAPE, failed, [Plan()])[0].bytes == gib("47.7").bytes
+    locked = BootReport(ple_locked=gib("38.8"))
+    only = plan_block.host_terms(SHAPE, locked, [replace(PUBLIC_PLAN, host_experts=None)])
+    assert [(term.name, term.bytes) for term in only] == [("ple", gib("38.8").bytes)]
+
+
+@pytest.mark.parametrize(
+    ("given", "args", "on_host"),
+    [
+        ({}, {}, True),
+        ({"--ple-nvme-offload": "true"}, {}, False),
+        ({"--ple-nvme-offload": ""}, {}, False),
+        ({"--ple-nvme-offload": "false"}, {}, True),
+        ({}, {"ple_nvme_offload": "True"}, False),
+        ({}, {"ple_nvme_offload": "False"}, True),
+    ],
+)
+def test_a_table_on_nvme_is_not_in_host_memory(given: dict[str, str], args: dict[str, str], on_host: bool) -> None:
+    terms = plan_block.host_terms(replace(SHAPE, given=given), BootReport(args=args), [PUBLIC_PLAN])
+    assert ("ple" in {term.name for term in terms}) is on_host
 
 
 # Prices
@@ -372,14 +396,14 @@ ROWS = st.none() | st.integers(min_value=0, max_value=4000).map(lambda hundredth
 PLANS = st.builds(Plan, non_expert=ROWS, kv_reserve=ROWS, cuda_graphs=ROWS, runtime_overhead=ROWS, arena=ROWS)
 
 
-@given(SHAPES, st.none() | PLANS)
+@drawn(SHAPES, st.none() | PLANS)
 def test_charges_and_arena_sum_to_the_request_to_the_byte(shape: Shape, plan: Plan | None) -> None:
     found = first(shape, said(plan))
     assert sum(term.bytes for term in found.charges) + arena(found) == found.requested
     assert found.arena_slots == arena(found) // 2_457_862
 
 
-@given(SHAPES, UTILIZATIONS, st.none() | PLANS)
+@drawn(SHAPES, UTILIZATIONS, st.none() | PLANS)
 def test_more_utilization_never_leaves_more_margin(shape: Shape, other: float, plan: Plan | None) -> None:
     assert shape.utilization is not None
     low, high = sorted((shape.utilization, other))
@@ -391,7 +415,7 @@ def test_more_utilization_never_leaves_more_margin(shape: Shape, other: float, p
     assert arena(more) - arena(less) == less.margin - more.margin
 
 
-@given(SHAPES, st.sampled_from(["non_expert", "overhead_precise", "overhead_default", "kv_bytes_per_token"]))
+@drawn(SHAPES, st.sampled_from(["non_expert", "overhead_precise", "overhead_default", "kv_bytes_per_token"]))
 def test_slots_never_rise_when_a_charge_rises(shape: Shape, constant: str) -> None:
     heavier = replace(FITTED, **{constant: getattr(FITTED, constant) + 4096})
     lighter_slots = alone(shape).ranks["0"].arena_slots

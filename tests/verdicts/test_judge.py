@@ -329,6 +329,19 @@ def test_price_drift(prices: dict[str, int], drifts: bool | None) -> None:
     assert judge(known=known).findings.get("kv_price_drift") is drifts
 
 
+@pytest.mark.parametrize(
+    ("locked", "not_locked", "failed"),
+    [(None, None, None), ("38.8", None, False), ("0.0", "47.7", True), (None, "47.7", True), ("38.8", "0.0", False)],
+)
+def test_host_memory_that_could_not_be_locked(locked: str | None, not_locked: str | None, failed: bool | None) -> None:
+    report = replace(
+        BOOTED,
+        ple_locked=None if locked is None else gib(locked),
+        ple_not_locked=None if not_locked is None else gib(not_locked),
+    )
+    assert judge(report=report).findings.get("mlock_failed") is failed
+
+
 def test_an_assumed_law_is_a_finding() -> None:
     assert judge(report=None).findings["law_assumed"] is True
     assert judge().findings["law_assumed"] is False

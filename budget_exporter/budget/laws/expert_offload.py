@@ -86,7 +86,7 @@ class ExpertOffload:
             ),
             utilization_ratio=utilization,
             graphs=number,
-            host=plan_block.host_terms([facts_of(report, rank.rank).plan or Plan() for rank in ranks]),
+            host=plan_block.host_terms(shape, report, [facts_of(report, rank.rank).plan or Plan() for rank in ranks]),
             notes=tuple(note for _, notes in results.values() for note in notes),
         )
 

@@ -171,15 +171,15 @@ _ROOTS = (
     Pattern(
         "To serve at least one request with",
         re.compile(
-            rf"max seq len \((?P<length>{_N})\),?\s*\(?{_N}\s?(?:GiB|GB)\s+KV cache is needed, which is larger than\s+"
-            rf"the available KV cache memory \((?P<available>{_N})\s?(?:GiB|GB)\)"
+            rf"max seq len \((?P<length>{_N})\),?\s*\(?{_N}\s?(?:GiB|GB)\s+KV cache\s*is needed, "
+            rf"which is larger than\s*the available KV cache memory \((?P<available>{_N})\s?(?:GiB|GB)\)"
         ),
         _too_long,
     ),
     Pattern(
         r"model's max seq len \(\d+\) is larger",
         re.compile(
-            rf"max seq len \(({_N})\) is larger than\s+"
+            rf"max seq len \(({_N})\) is larger than\s*"
             rf"the maximum number of tokens that can be stored in KV cache \(({_N})\)"
         ),
         _too_few_tokens,

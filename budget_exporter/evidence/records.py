@@ -70,7 +70,7 @@ _TORCH_RANK = re.compile(r"\[rank(?P<rank>\d{1,6})\]:?")
 _RFC3339 = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\]?[:,]?\s*")
 _OUTER = (
     re.compile(r"(?:stdout|stderr) [FP] "),
-    re.compile(r"(?:>|--|\|)\s+"),
+    re.compile(r"\s{0,8}(?:>|--|\|)\s+"),
     re.compile(r"[\w.-]{1,80}\s+\|\s"),
     re.compile(r"(?:INFO|ERROR|WARNING|DEFAULT)(?= (?:\d{4}-\d\d-\d\dT|\[resource)) *"),
     re.compile(r"\[resource\.labels[^\]]{0,200}\]\s*"),

@@ -17,6 +17,7 @@ _PATTERNS: tuple[Pattern, ...] = (*vllm.PATTERNS, *expert_offload.PATTERNS, *dea
 TABLE = tuple((re.compile(pattern.lead), pattern) for pattern in _PATTERNS)
 INTEREST = prefilter(pattern.lead for pattern in _PATTERNS)
 """The pre-filter: a line in which it finds nothing says nothing of a budget and is not decoded."""
+_ENDED = re.compile(r"(?:\)|[^\d\s.]\.)\s*$")
 _LINES = 6
 _CHARACTERS = 4096
 
@@ -85,15 +86,20 @@ class Sentences:
             reading = read(text, self._table, cut=cut)
             if reading.statements and not reading.unparsed and not _open_ended(reading.statements, text):
                 found.append(reading)
-        if not found or any(_figures(each) != _figures(found[0]) for each in found):
-            return None
-        return found[0]
+        best = [each for each in found if _told(each) == max(_told(other) for other in found)]
+        return best[0] if best and all(_figures(each) == _figures(best[0]) for each in best) else None
 
 
 def _open_ended(statements: Sequence[Statement], text: str) -> bool:
     """Tell whether an OOM sentence breaks off before it told what was free."""
     told = any(isinstance(said, Death) and said.tried is not None and said.free is None for said in statements)
-    return told and not text.rstrip().endswith((".", ")"))
+    return told and _ENDED.search(text) is None
+
+
+def _told(reading: Reading) -> int:
+    """Count what a reading tells: a failure with the free size tells more than one without."""
+    deaths = [said for said in reading.statements if isinstance(said, Death)]
+    return len(reading.statements) + sum(said.free is not None for said in deaths)
 
 
 def _figures(reading: Reading) -> list[Statement]:

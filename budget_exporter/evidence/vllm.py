@@ -113,17 +113,19 @@ _DEVICE = "Free memory on device"
 _IDENTITY = (
     Pattern(
         r"\bversion \d",
-        re.compile(r"(?:█\s+|^\s*)version (?P<version>\d+\.\d+\.\d+\S*)\s(?:\s*model\s+(?P<model>\S+)\s)?"),
+        re.compile(
+            r"(?:█\s+|^\s*)version (?P<version>\d+\.\d+\.\d+[^\s\x22]*)\s(?:\s*model\s+(?P<model>[^\s\x22]+)\s)?"
+        ),
         _version,
         budget=False,
     ),
     Pattern(
         r"\bversion \d",
-        re.compile(r"server version (?P<version>\d[^\s,]*)[\s,](?:\s*serving model (?P<model>\S+)\s)?"),
+        re.compile(r"server version (?P<version>\d[^\s,\x22]*)[\s,](?:\s*serving model (?P<model>[^\s\x22]+)\s)?"),
         _version,
         budget=False,
     ),
-    Pattern(r"█  model", re.compile(r"█\s+model\s+(?P<model>\S+)\s"), _identity, budget=False),
+    Pattern(r"█  model", re.compile(r"█\s+model\s+(?P<model>[^\s\x22]+)\s"), _identity, budget=False),
     Pattern(r"Clav Version", re.compile(r"Clav Version (?P<release>\d[\w.]*)\s"), _identity, budget=False),
     Pattern("non-default args", re.compile(r"non-default args: (?P<args>\{.*)"), _args, budget=False),
     Pattern(

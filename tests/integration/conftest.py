@@ -1,0 +1,28 @@
+"""Fixtures of the integration tests: real programs that our readers are pointed at."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.integration import rig_systemd
+
+
+def unavailable(why: str) -> None:
+    """Skip with the reason, but fail in CI, where every real part has to be there."""
+    if os.environ.get("CI"):
+        pytest.fail(f"a real part is missing in CI: {why}")
+    pytest.skip(why)
+
+
+@pytest.fixture(scope="session")
+def systemd_rig() -> Iterator[rig_systemd.SystemdRig]:
+    """Give a real systemd as PID 1, with journal and system bus; booted once for all tests that ask for it."""
+    if why := rig_systemd.why_not():
+        unavailable(why)
+    with tempfile.TemporaryDirectory(prefix="budget-rig-") as where, rig_systemd.started(Path(where)) as rig:
+        yield rig

@@ -1,0 +1,261 @@
+# ruff: noqa: ASYNC240 - a test may touch its own small files between two awaits
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import threading
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+
+from budget_exporter.errors import SourceDenied, SourceError
+from budget_exporter.evidence import LogTarget, Record
+from budget_exporter.evidence.file import source
+from budget_exporter.evidence.tail import Tail
+from budget_exporter.roots import Roots
+
+LOG = "/var/log/engine.log"
+DEADLINE = 10.0
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / LOG.lstrip("/")
+    path.parent.mkdir(parents=True)
+    return path
+
+
+class Following:
+    """A follower of the log and what it has yielded."""
+
+    def __init__(self, root: Path, cursor: str | None = None, limit: int = 65536) -> None:
+        target = LogTarget("tiny", path=LOG)
+        self._batches = source(Roots(rootfs=root), poll=0.01, limit=limit).batches(target, cursor)
+        self.records: list[Record] = []
+
+    async def until(self, *lines: bytes) -> None:
+        """Wait until exactly ``lines`` have come, and the follower has said that there is nothing more."""
+        async with asyncio.timeout(DEADLINE):
+            while len(self.records) < len(lines):
+                self.records += await anext(self._batches)
+        assert [record.data for record in self.records] == list(lines)
+
+    async def caught_up(self) -> None:
+        async with asyncio.timeout(DEADLINE):
+            while batch := await anext(self._batches):
+                self.records += batch
+
+    async def end(self) -> None:
+        await self._batches.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.fixture
+async def following(tmp_path: Path, log: Path) -> AsyncIterator[Following]:
+    follower = Following(tmp_path)
+    yield follower
+    await follower.end()
+
+
+def write(path: Path, text: bytes) -> None:
+    with path.open("ab") as file:
+        file.write(text)
+
+
+async def test_what_is_there_comes_first_then_what_is_added(log: Path, following: Following) -> None:
+    write(log, b"one\ntwo\n")
+    await following.until(b"one", b"two")
+    await following.caught_up()
+    write(log, b"thr")
+    write(log, b"ee\n")
+    await following.until(b"one", b"two", b"three")
+
+
+async def test_a_file_that_is_not_there_yet_is_waited_for(log: Path, following: Following) -> None:
+    await following.caught_up()
+    write(log, b"one\n")
+    await following.until(b"one")
+
+
+async def test_carriage_returns_end_lines_too(log: Path, following: Following) -> None:
+    write(log, b"10%|\r20%|\r\nnext\r\n")
+    await following.until(b"10%|", b"20%|", b"next")
+
+
+async def test_a_renamed_file_is_read_to_its_end_and_the_new_one_from_its_start(
+    log: Path, following: Following
+) -> None:
+    write(log, b"one\n")
+    await following.until(b"one")
+    old = log.rename(log.with_name("engine.log.1"))
+    write(old, b"two\nhalf")
+    write(log, b"three\n")
+    await following.until(b"one", b"two", b"half", b"three")
+    assert [record.cut for record in following.records] == [False, False, True, False]
+
+
+async def test_a_writer_that_goes_on_in_the_renamed_file_is_followed(log: Path, following: Following) -> None:
+    write(log, b"one\n")
+    await following.until(b"one")
+    old = log.rename(log.with_name("engine.log.1"))
+    log.touch()
+    write(old, b"two\n")
+    await following.until(b"one", b"two")
+    write(old, b"three\n")
+    await following.until(b"one", b"two", b"three")
+
+
+async def test_a_truncated_file_is_read_from_its_start(log: Path, following: Following) -> None:
+    write(log, b"one is long enough\n")
+    await following.until(b"one is long enough")
+    await following.caught_up()
+    log.write_bytes(b"")
+    write(log, b"two\n")
+    await following.until(b"one is long enough", b"two")
+
+
+async def test_copytruncate_is_seen_though_the_file_has_grown_beyond_our_place(log: Path, following: Following) -> None:
+    write(log, b"one\n")
+    await following.until(b"one")
+    await following.caught_up()
+    shutil.copy(log, log.with_name("engine.log.1"))
+    log.write_bytes(b"two\nthree\nfour\n")
+    await following.until(b"one", b"two", b"three", b"four")
+
+
+async def test_a_removed_file_that_comes_again_is_read_from_its_start(log: Path, following: Following) -> None:
+    write(log, b"one\n")
+    await following.until(b"one")
+    log.unlink()
+    write(log, b"two\n")
+    await following.until(b"one", b"two")
+
+
+async def test_a_line_over_the_limit_is_cut_and_the_next_one_whole(tmp_path: Path, log: Path) -> None:
+    write(log, b"x" * 1000 + b"\nnext\n")
+    follower = Following(tmp_path, limit=10)
+    await follower.until(b"x" * 10, b"next")
+    assert [record.cut for record in follower.records] == [True, False]
+    await follower.end()
+
+
+def test_a_line_of_many_megabytes_is_never_held_whole(log: Path) -> None:
+    write(log, b"x" * (20 << 20) + b"\nnext\n")
+    tail, records = Tail(log, None, 100), []
+    while batch := tail.read():
+        records += batch
+    assert records == []  # the first chunk of a long line ends none
+    while not records:
+        records += tail.read()
+        assert len(tail._line) <= 100
+    tail.close()
+
+
+async def test_resuming_by_cursor_neither_loses_nor_repeats(tmp_path: Path, log: Path, following: Following) -> None:
+    write(log, b"one\ntwo\nthree\n")
+    await following.until(b"one", b"two", b"three")
+    for seen, left in ((0, (b"two", b"three")), (1, (b"three",)), (2, ())):
+        again = Following(tmp_path, following.records[seen].cursor)
+        await again.until(*left)
+        await again.caught_up()
+        assert len(again.records) == len(left)
+        await again.end()
+
+
+async def test_resuming_reads_the_rest_of_a_file_that_was_renamed_meanwhile(
+    tmp_path: Path, log: Path, following: Following
+) -> None:
+    write(log, b"one\ntwo\n")
+    await following.until(b"one", b"two")
+    await following.end()
+    log.rename(log.with_name("engine.log.1"))
+    write(log, b"three\n")
+    again = Following(tmp_path, following.records[0].cursor)
+    await again.until(b"two", b"three")
+    await again.end()
+
+
+@pytest.mark.parametrize("cursor", ["", "x", "1:2", "1:2:3", "-1:-1:-1", "9" * 30 + ":1:1"])
+async def test_a_cursor_that_means_nothing_any_more_starts_at_the_beginning(
+    tmp_path: Path, log: Path, cursor: str
+) -> None:
+    write(log, b"one\n")
+    follower = Following(tmp_path, cursor)
+    await follower.until(b"one")
+    await follower.end()
+
+
+async def test_a_cursor_into_a_file_cut_short_since_starts_at_the_beginning(tmp_path: Path, log: Path) -> None:
+    write(log, b"one\n")
+    state = log.stat()
+    follower = Following(tmp_path, f"{state.st_dev}:{state.st_ino}:2")
+    await follower.until(b"one")
+    await follower.end()
+
+
+async def first(root: Path, path: str | None) -> Sequence[Record]:
+    batches = source(Roots(rootfs=root)).batches(LogTarget("tiny", path=path), None)
+    async with aclosing(batches), asyncio.timeout(DEADLINE):  # type: ignore[type-var]
+        return await anext(batches)
+
+
+async def test_a_missing_directory_is_an_error_that_names_the_path(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match=r"nowhere/engine\.log: No such file"):
+        await first(tmp_path, "/nowhere/engine.log")
+
+
+async def test_a_target_without_a_path_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(SourceError, match="no path given for the log of tiny"):
+        await first(tmp_path, None)
+
+
+async def test_a_directory_or_fifo_is_no_log(tmp_path: Path, log: Path) -> None:
+    log.mkdir()
+    with pytest.raises(SourceError, match="not a regular file"):
+        await first(tmp_path, LOG)
+    log.rmdir()
+    os.mkfifo(log)
+    with pytest.raises(SourceError, match="not a regular file"):
+        await first(tmp_path, LOG)
+
+
+def test_a_file_that_may_not_be_read_names_the_permission(log: Path) -> None:
+    write(log, b"one\n")
+    log.chmod(0)
+    was = os.geteuid()
+    if was == 0:
+        os.seteuid(65534)
+    try:
+        with pytest.raises(SourceDenied, match=r"engine\.log: Permission denied; needs CAP_DAC_READ_SEARCH"):
+            Tail(log, None, 100).read()
+    finally:
+        os.seteuid(was)
+
+
+async def test_cancelling_a_follower_ends_its_thread(tmp_path: Path, log: Path) -> None:
+    write(log, b"one\n" * 10)
+    follower = Following(tmp_path)
+    await follower.until(*[b"one"] * 10)
+    waiting = asyncio.ensure_future(follower.caught_up())
+    await asyncio.sleep(0)
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    await follower.end()
+    deadline = asyncio.get_running_loop().time() + DEADLINE
+    while any(thread.name == "file:engine.log" for thread in threading.enumerate()):
+        assert asyncio.get_running_loop().time() < deadline
+        await asyncio.sleep(0.01)
+
+
+async def test_a_consumer_that_lags_bounds_what_is_read_ahead(tmp_path: Path, log: Path) -> None:
+    write(log, b"a line of some length\n" * 200_000)
+    follower = Following(tmp_path)
+    async with asyncio.timeout(DEADLINE):
+        follower.records += await anext(follower._batches)
+    held = follower._batches.ag_frame.f_locals["follower"]  # type: ignore[attr-defined]
+    while held._room._value:
+        await asyncio.sleep(0.01)
+    assert held._tail._offset <= 4 << 18
+    await follower.end()

@@ -110,6 +110,9 @@ class SystemBus:
             # What a refused or broken handshake raises depends on dbus-fast's release.
             bus.disconnect()
             raise BusUnavailableError(f"{self._socket}: {str(error) or type(error).__name__}") from error
+        except BaseException:
+            bus.disconnect()
+            raise
         bus.add_message_handler(self._hear)
         self._bus = bus
         self._closed = asyncio.create_task(self._wait(bus), name="system bus")

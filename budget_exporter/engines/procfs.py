@@ -131,7 +131,8 @@ class ProcfsSource:
             return self._proc.environ(pid, ENVIRON_ALLOWED), ""
         except PermissionError:
             return None, f"{where}: permission denied, needs CAP_SYS_PTRACE"
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
+            # It has ended since its command line was read: no fault of ours, and gone at the next run.
             return None, ""
         except ValueError as error:
             return None, f"{where}: {error}"

@@ -113,12 +113,15 @@ class Tail:
             self._place(0)
 
     def _more(self) -> list[Record]:
+        """Return the lines that end in the next chunk that ends any; none only at the end of the file."""
         if self._descriptor is None:
             return []
-        chunk = os.pread(self._descriptor, _CHUNK, self._offset)
-        records = list(self._lines(chunk))
-        self._print = (self._print + chunk)[-_PRINT:]
-        return records
+        while chunk := os.pread(self._descriptor, _CHUNK, self._offset):
+            records = list(self._lines(chunk))
+            self._print = (self._print + chunk)[-_PRINT:]
+            if records:
+                return records
+        return []
 
     def _lines(self, chunk: bytes) -> Iterator[Record]:
         start = 0

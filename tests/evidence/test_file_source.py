@@ -255,7 +255,8 @@ async def test_a_consumer_that_lags_bounds_what_is_read_ahead(tmp_path: Path, lo
     async with asyncio.timeout(DEADLINE):
         follower.records += await anext(follower._batches)
     held = follower._batches.ag_frame.f_locals["follower"]  # type: ignore[attr-defined]
-    while held._room._value:
-        await asyncio.sleep(0.01)
+    async with asyncio.timeout(DEADLINE):
+        while held._room._value:  # noqa: ASYNC110 - the thread's semaphore is no asyncio event
+            await asyncio.sleep(0.01)
     assert held._tail._offset <= 4 << 18
     await follower.end()

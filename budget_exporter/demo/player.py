@@ -14,7 +14,7 @@ from budget_exporter.demo.host import DEVICES, FREE_AT_INIT, SIZE, Host, Shape
 from budget_exporter.facts.boot import Phase
 from budget_exporter.units import GIB, MIB
 
-__all__ = ["SCENARIOS", "main"]
+__all__ = ["HEALTHY", "HEALTHY_FREE", "SCENARIOS", "Engine", "main"]
 
 IDLE = 3.0
 """Seconds the cards are seen idle before an engine comes, so that their baseline and free at init are measured."""
@@ -38,7 +38,7 @@ Step = tuple[float, Callable[[], None]]
 Steps = Iterator[Step]
 
 
-class _Engine:
+class Engine:
     """One life of the engine: its processes, its share of the cards, its log."""
 
     def __init__(self, host: Host, number: int, shape: Shape, plan: Boot) -> None:
@@ -51,9 +51,11 @@ class _Engine:
         self._processes: list[int] = []
 
     def start(self) -> None:
+        """Start the engine's processes."""
         self._processes = self._host.start(self.pids.api, self._shape)
 
     def end(self) -> None:
+        """End them; the cards are free again."""
         self._host.end(self._processes)
         self.hold(0)
 
@@ -96,7 +98,7 @@ class _Engine:
 
 def healthy(host: Host) -> Steps:
     """Shape G: boots and serves, with 0.89 GiB free at its fullest."""
-    engine = _Engine(host, 0, HEALTHY, boot_log.SHAPE_G)
+    engine = Engine(host, 0, HEALTHY, boot_log.SHAPE_G)
     yield IDLE, _nothing
     yield from engine.boot(HEALTHY_FREE)
     while True:
@@ -110,7 +112,7 @@ def knife_edge(host: Host) -> Steps:
     number = 0
     yield IDLE, _nothing
     while True:
-        engine = _Engine(host, number, KNIFE_EDGE, boot_log.KNIFE_EDGE)
+        engine = Engine(host, number, KNIFE_EDGE, boot_log.KNIFE_EDGE)
         yield from engine.boot(KNIFE_EDGE_FREE)
         yield REQUEST_AFTER, lambda engine=engine: engine.hold(SIZE - RESERVE)  # type: ignore[misc]  # bound at once
         yield from engine.say(boot_log.first_request_oom(engine.pids))
@@ -125,7 +127,7 @@ def crash_loop(host: Host) -> Steps:
     plan = replace(boot_log.SHAPE_G, utilization=1.0)
     yield IDLE, _nothing
     while True:
-        engine = _Engine(host, number, CRASHING, plan)
+        engine = Engine(host, number, CRASHING, plan)
         yield 0.0, engine.start
         yield 1.0, lambda engine=engine: engine.hold(256 * MIB)  # type: ignore[misc]  # the contexts; bound at once
         yield from engine.say(boot_log.crash_loop(engine.pids))

@@ -153,7 +153,7 @@ def rocm_home(folder: Path) -> Path:
 @pytest.mark.real_part("pyrsmi")
 def test_pyrsmi_says_the_same_and_sees_changes_without_a_restart(sysfs: Path, tmp_path: Path) -> None:
     if not (PYRSMI / "pyrsmi/rocml.py").exists():
-        without("pyrsmi 0.2.0 (tests/integration/install_pyrsmi.sh)")
+        without("pyrsmi 0.2.0 (make test installs it)")
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(PYRSMI),

@@ -12,7 +12,7 @@ from pathlib import Path
 from budget_exporter import __version__
 from budget_exporter.errors import ConfigError
 from budget_exporter.logs import FORMATS, LEVELS
-from budget_exporter.sidecar.sources import SOURCES
+from budget_exporter.sources import SOURCES
 
 __all__ = ["main"]
 
@@ -21,7 +21,7 @@ SCENARIOS = ("healthy", "knife-edge", "crash-loop")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that ``argv`` (sys.argv without it) asks for; return 2 where a flag or file is wrong, else end the process."""
+    """Run what ``argv`` (sys.argv without it) asks for; return 2 where a file is wrong, else end the process."""
     words = list(sys.argv[1:] if argv is None else argv)
     command = words.pop(0) if words and words[0] in COMMANDS else "serve"
     options = _parser(command).parse_args(words)

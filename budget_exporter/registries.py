@@ -35,15 +35,8 @@ def load(config: Config, builtin: Path = BUILTIN) -> tuple[RegistryEntry, ...]:
 
     Raise ConfigError, one line naming file, line and key, for whatever is wrong in one of them.
     """
-    entries: list[RegistryEntry] = []
-    for path in [Path(name) for name in config.registry.files] + sorted(builtin.glob("*.yaml")):
-        document = yaml_file.load(path, _Registry)
-        for i, raw in enumerate(document.value.entries):
-            try:
-                entries.append(_entry(raw))
-            except TypeError as error:  # a constant without which no law can be applied
-                raise document.error(f"entries[{i}]", str(error).rpartition("() ")[2]) from error
-    return tuple(entries)
+    paths = [Path(name) for name in config.registry.files] + sorted(builtin.glob("*.yaml"))
+    return tuple(_entry(raw) for path in paths for raw in yaml_file.load(path, _Registry).value.entries)
 
 
 def _entry(raw: _Entry) -> RegistryEntry:

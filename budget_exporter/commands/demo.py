@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from budget_exporter import sources
 from budget_exporter.commands import serve
 from budget_exporter.commands.serve import Settings
 from budget_exporter.demo.host import Host
 from budget_exporter.errors import ConfigError
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar import sources
 
 __all__ = ["run"]
 

@@ -20,8 +20,8 @@ from budget_exporter.logs import set_up
 from budget_exporter.publish import http
 from budget_exporter.publish.exposition import Exposition
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar.sources import SOURCES
 from budget_exporter.sidecar.wiring import Options, Sidecar
+from budget_exporter.sources import SOURCES
 
 __all__ = ["Settings", "run", "settings"]
 

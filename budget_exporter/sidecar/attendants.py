@@ -6,13 +6,13 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from budget_exporter import sources
 from budget_exporter.engines import Supervisor
 from budget_exporter.evidence import LogSource, LogTarget
 from budget_exporter.facts.boot import BootReport, Failure
 from budget_exporter.facts.engine import Supervision
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar import sources
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.watcher import Follower, Health, Reading, Watcher
 

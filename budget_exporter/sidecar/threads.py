@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from budget_exporter import sources
 from budget_exporter.config import Config
 from budget_exporter.devices import DeviceSource
 from budget_exporter.engines import EngineSource, arguments
@@ -13,7 +14,7 @@ from budget_exporter.facts.device import DeviceReport
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar import devices, sources
+from budget_exporter.sidecar import devices
 from budget_exporter.sidecar.fleet import Running, keys
 from budget_exporter.sidecar.runner import Runner
 
@@ -89,13 +90,19 @@ class Threads:
         return run
 
     def _finder(self, source: EngineSource) -> Callable[[], tuple[list[Running], list[str]]]:
-        """Return a run that finds engines and reads their flags; flags do not change while a process lives."""
+        """
+        Return a run that finds engines and reads their flags.
+
+        Flags do not change while a process lives, so they are read once; but those that could not be read, or not yet,
+        are tried again.
+        """
         shapes: dict[ProcessKey, Shape] = {}
 
         def run() -> tuple[list[Running], list[str]]:
             sightings, faults = source.find()
             for sighting in sightings:
-                if sighting.main not in shapes:
+                known = shapes.get(sighting.main)
+                if known is None or known.faults:
                     shapes[sighting.main] = _shape(sighting, self._roots.procfs)
             for gone in shapes.keys() - {sighting.main for sighting in sightings}:
                 del shapes[gone]

@@ -220,15 +220,6 @@ def test_the_plan_s_terms_win_and_the_registry_s_are_kept() -> None:
     assert abs(arena(found) - gib("17.77").bytes) <= found.pool.rounding + gib("17.77").rounding
 
 
-def test_registry_and_plan_stand_side_by_side_in_the_notes() -> None:
-    notes = ledger(report=said(PLAN_G)).notes
-    assert (
-        "rank 1: registry/plan in GiB: weights 6.34/6.34, kv_reserve 1.86/1.86, cuda_graphs 0.07/0.07, "
-        "runtime_overhead 5.25/5.25, arena 17.77/17.77"
-    ) in notes
-    assert not any("plan" in note for note in ledger().notes)
-
-
 def test_a_plan_cut_short_is_filled_up_from_the_registry() -> None:
     found = first(report=said(Plan(non_expert=gib("6.00"))))
     sources = {term.name: term.source for term in found.charges}

@@ -4,8 +4,8 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import tracemalloc
 import threading
+import tracemalloc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path

@@ -32,7 +32,7 @@ from budget_exporter.budget.terms import (
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput, RankLedger, Term
-from budget_exporter.units import GIB, gib_text
+from budget_exporter.units import gib_text
 
 __all__ = ["CHARGES", "DEFAULT_UTILIZATION", "LAWS", "ExpertOffload"]
 
@@ -138,7 +138,7 @@ def _rank(
             f"{gib_text(excess)}, which comes out of free memory"
         )
     notes += [f"rank {rank.rank}: {note}" for note in plan_block.notes(plan, requested, arena)]
-    return ledger, notes + _compared(ledger) + size_note(rank, facts)
+    return ledger, notes + size_note(rank, facts)
 
 
 def _model_charges(
@@ -259,12 +259,6 @@ def _registry(requested: int, model: Charges) -> tuple[Term, ...]:
     """Return what flags and registry give without the plan block, with their own arena where they are complete."""
     terms = tuple(model[name] for name in CHARGES if name in model)
     return terms if len(terms) < len(CHARGES) else (*terms, closing("arena", requested, terms, ""))
-
-
-def _compared(ledger: RankLedger) -> list[str]:
-    used = {term.name: term.bytes for term in (*ledger.charges, *filter(None, [ledger.pool]))}
-    pairs = [f"{t.name} {t.bytes / GIB:.2f}/{used[t.name] / GIB:.2f}" for t in ledger.registry if t.name in used]
-    return [f"rank {ledger.rank}: registry/plan in GiB: {', '.join(pairs)}"] if pairs else []
 
 
 def _prices(

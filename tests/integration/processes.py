@@ -75,6 +75,7 @@ class Exporter:
                 [*prefix, sys.executable, "-m", "budget_exporter", *words], stderr=output, stdout=output
             )
         self._address: tuple[str, int] | None = None
+        self._entered = "nsenter" in prefix
 
     @property
     def log(self) -> str:
@@ -121,14 +122,20 @@ class Exporter:
         until(lambda: self.get("/-/ready")[0] == 200, "the exporter is ready")
         return self
 
+    @property
+    def pid(self) -> int:
+        """Return the exporter's own PID: a prefix that enters another PID namespace stays as its parent."""
+        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        return int(children[0]) if self._entered and children else self.process.pid
+
     def signal(self, number: signal.Signals) -> None:
         """Send a signal."""
-        self.process.send_signal(number)
+        os.kill(self.pid, number)
 
     def stop(self, limit: float = 10.0) -> int:
         """End it with SIGTERM; return its status."""
         if self.process.poll() is None:
-            self.process.terminate()
+            self.signal(signal.SIGTERM)
         try:
             return self.process.wait(limit)
         except subprocess.TimeoutExpired:

@@ -16,7 +16,7 @@ import pytest
 
 from budget_exporter.demo import amdgpu_tree, boot_log
 from budget_exporter.demo.host import DEVICES, SIZE, Host
-from budget_exporter.demo.player import HEALTHY, HEALTHY_FREE, Engine
+from budget_exporter.demo.player import HEALTHY, Engine
 from budget_exporter.units import GIB, MIB
 from tests.integration.incident import serve, serving_host
 from tests.integration.processes import Exporter, exporter, until

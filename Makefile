@@ -28,7 +28,7 @@ check: $(VENV)/.dev  ## Lint, types, import directions, catalogue against docs, 
 	$(BIN)/pytest -q tests/test_imports.py tests/test_docs.py tests/test_catalogue.py
 
 bench: $(VENV)/.dev  ## Print the side-by-side table
-	$(BIN)/python tests/bench/run.py
+	$(BIN)/python -m tests.bench.run
 
 docs: $(VENV)/.dev  ## Write docs/metrics.md anew from the catalogue
 	$(BIN)/python -m budget_exporter.publish.document > docs/metrics.md

@@ -1,0 +1,57 @@
+"""Print, side by side in one run, what the exporter costs: a sample, a scrape, its memory, its CPU."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import psutil
+
+from budget_exporter.units import MIB
+from tests.bench import bench_sample, bench_scrape
+from tests.integration.incident import serve, serving_host
+from tests.integration.processes import until
+
+SECONDS = 20.0
+PEER = "import aiohttp.web, prometheus_client, yaml, msgspec, time; time.sleep(60)"
+
+
+def main() -> None:
+    """Measure and print everything."""
+    bench_sample.main()
+    print()  # noqa: T201 - a report
+    bench_scrape.main()
+    print()  # noqa: T201 - a report
+    _process()
+
+
+def _process() -> None:
+    """Print memory and CPU of an exporter at 10 Hz on two cards, beside an idle process with its libraries."""
+    with tempfile.TemporaryDirectory() as folder:
+        host, _ = serving_host(Path(folder) / "host")
+        with serve(host, Path(folder) / "exporter.log") as running:
+            running.ready()
+            until(lambda: running.value("budget_reported_kv_pool_tokens"), "the log is read")
+            process = psutil.Process(running.pid)
+            before, began = process.cpu_times(), time.monotonic()
+            time.sleep(SECONDS)
+            after, seconds = process.cpu_times(), time.monotonic() - began
+            cpu = (after.user + after.system - before.user - before.system) / seconds
+            resident = process.memory_info().rss / MIB
+    peer = subprocess.Popen([sys.executable, "-c", PEER])
+    try:
+        time.sleep(3)
+        idle = psutil.Process(peer.pid).memory_info().rss / MIB
+    finally:
+        peer.kill()
+        peer.wait()
+    print(f"{'the exporter: 2 cards at 10 Hz, 1 engine, not scraped':<56} {'RSS MiB':>8} {'CPU %':>8}")  # noqa: T201 - a report
+    print(f"{'exporter':<56} {resident:>8.1f} {100 * cpu:>8.2f}")  # noqa: T201 - a report
+    print(f"{'a process that only imports its four libraries':<56} {idle:>8.1f} {0:>8.2f}")  # noqa: T201 - a report
+
+
+if __name__ == "__main__":
+    main()

@@ -22,11 +22,9 @@ from dashboards.palette import DATASOURCE
 from dashboards.panels import agreement, changes, fits_now, fitted_at_worst, trust
 from dashboards.parts import Row
 
-__all__ = ["AFTER_FAILURE", "PATH", "build", "main", "render"]
+__all__ = ["PATH", "build", "main", "render"]
 
 PATH = Path(__file__).with_name("engine.json")
-AFTER_FAILURE = frozenset({"Last failure"})
-"""Titles of the panels that are rightly empty as long as the engine has not failed."""
 
 
 def rows() -> list[Row]:

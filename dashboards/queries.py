@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-__all__ = ["Query", "panels", "queries", "substitute"]
+__all__ = ["AFTER_FAILURE", "Query", "panels", "queries", "substitute"]
 
 EVERYTHING: Mapping[str, str] = {
     "datasource": "prometheus",
@@ -17,6 +17,9 @@ EVERYTHING: Mapping[str, str] = {
     "__interval": "15s",
 }
 """What Grafana fills in where All is chosen, at a scrape interval of 15 s."""
+
+AFTER_FAILURE = frozenset({"Last failure"})
+"""Titles of the panels that are empty as long as the engine has not failed."""
 
 _VARIABLE = re.compile(r"\$\{(\w+)(?::\w+)?\}|\$(\w+)")
 
@@ -42,12 +45,13 @@ def substitute(text: str, values: Mapping[str, str]) -> str:
     return _VARIABLE.sub(lambda match: values[match[1] or match[2]], text)
 
 
-def queries(dashboard: Mapping[str, Any], **values: str) -> list[Query]:
+def queries(dashboard: Mapping[str, Any], *, failed: bool = False, **values: str) -> list[Query]:
     """
-    Return (panel title, expression) of every target, in reading order.
+    Return (panel title, expression) of every target that has an answer, in reading order.
 
-    ``values`` sets variables: ``engine`` has no default, the others match everything (``rate_interval`` and ``range``
-    are given without their underscores).
+    ``failed`` says that the engine has died before: without it the panels of its last death, which are rightly empty,
+    are left out. ``values`` sets variables: ``engine`` has no default, the others match everything (``rate_interval``
+    and ``range`` are given without their underscores).
 
     Raises:
         KeyError: a query uses a variable that has no value.
@@ -57,5 +61,6 @@ def queries(dashboard: Mapping[str, Any], **values: str) -> list[Query]:
     return [
         Query(panel["title"], substitute(target["expr"], filled))
         for panel in panels(dashboard)
+        if failed or panel["title"] not in AFTER_FAILURE
         for target in panel.get("targets", ())
     ]

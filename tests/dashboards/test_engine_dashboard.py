@@ -14,7 +14,7 @@ from budget_exporter.facts.ledger import COMPONENTS
 from budget_exporter.publish.catalogue import CATALOGUE
 from dashboards import engine
 from dashboards.palette import COMPONENT_COLOURS
-from dashboards.queries import panels, queries, substitute
+from dashboards.queries import AFTER_FAILURE, panels, queries, substitute
 
 DASHBOARD: dict[str, Any] = json.loads(engine.PATH.read_text(encoding="utf-8"))
 PANELS = list(panels(DASHBOARD))
@@ -196,6 +196,11 @@ def test_a_component_has_one_colour_everywhere() -> None:
     assert len(set(COMPONENT_COLOURS.values())) == len(COMPONENT_COLOURS)
 
 
+def test_only_panels_of_the_last_failure_are_left_out_on_a_host_without_one() -> None:
+    every, healthy = queries(DASHBOARD, failed=True, engine="e"), queries(DASHBOARD, engine="e")
+    assert {query.panel for query in every} - {query.panel for query in healthy} == AFTER_FAILURE
+
+
 def test_a_variable_without_a_value_is_an_error() -> None:
     with pytest.raises(KeyError, match="engine"):
         queries(DASHBOARD)
@@ -209,7 +214,7 @@ def test_every_query_parses(tmp_path: Path) -> None:
         for a in DASHBOARD["annotations"]["list"]
         if "expr" in a
     ]
-    asked = [query.expr for query in queries(DASHBOARD, engine="e")]
+    asked = [query.expr for query in queries(DASHBOARD, failed=True, engine="e")]
     assert len(asked) == len(TARGETS)
     assert len(annotations) == 1
     # A record that differs in nothing but its number: promtool refuses duplicates.

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from dashboards import engine
-from dashboards.queries import queries
+from dashboards.queries import AFTER_FAILURE, queries
 from tests.dashboards.dashboard_fleet import GIB, MIB, REQUESTED, fleet, write_history
 
 DASHBOARD: dict[str, Any] = json.loads(engine.PATH.read_text(encoding="utf-8"))
@@ -94,7 +94,7 @@ def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]
 
 
 def _empty(prometheus: Prometheus, **values: str) -> set[str]:
-    return {query.panel for query in queries(DASHBOARD, **values) if not prometheus.ask(query.expr)}
+    return {query.panel for query in queries(DASHBOARD, failed=True, **values) if not prometheus.ask(query.expr)}
 
 
 def test_no_panel_is_empty_on_a_host_that_has_failed(prometheus: Prometheus) -> None:
@@ -102,15 +102,15 @@ def test_no_panel_is_empty_on_a_host_that_has_failed(prometheus: Prometheus) -> 
 
 
 def test_only_the_last_failure_is_empty_on_a_host_that_has_not(prometheus: Prometheus) -> None:
-    assert _empty(prometheus, engine="vllm-qwen", instance="gpu-a.*") == engine.AFTER_FAILURE
+    assert _empty(prometheus, engine="vllm-qwen", instance="gpu-a.*") == AFTER_FAILURE
 
 
 def test_a_plain_engine_has_no_arena(prometheus: Prometheus) -> None:
-    assert _empty(prometheus, engine="vllm-small") == {"Arena slots", *engine.AFTER_FAILURE}
+    assert _empty(prometheus, engine="vllm-small") == {"Arena slots", *AFTER_FAILURE}
 
 
 def _panel(prometheus: Prometheus, title: str, **values: str) -> list[dict[str, Any]]:
-    first = next(query for query in queries(DASHBOARD, **values) if query.panel == title)
+    first = next(query for query in queries(DASHBOARD, failed=False, **values) if query.panel == title)
     return prometheus.ask(first.expr)
 
 

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from budget_exporter import cli, config
-from budget_exporter.sidecar.sources import SOURCES
+from budget_exporter.sources import SOURCES
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose"

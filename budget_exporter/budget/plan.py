@@ -75,7 +75,7 @@ def _table(shape: Shape, report: BootReport, plans: Sequence[Plan]) -> Term | No
     locks = [lock for lock in (report.ple_locked, report.ple_not_locked) if lock is not None]
     if locks:
         return _sum("ple", locks, "locked, or meant to be")
-    flags = (shape.given.get("--ple-nvme-offload"), report.args.get("ple_nvme_offload"))
+    flags = (shape.given.get("ple-nvme-offload"), report.args.get("ple_nvme_offload"))
     rows = [plan.ple for plan in plans if plan.ple is not None]
     if not rows or any(flag is not None and flag.lower() != "false" for flag in flags):
         return None

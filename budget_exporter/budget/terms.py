@@ -141,4 +141,4 @@ def kv_minimum(shape: Shape, report: BootReport) -> int | None:
     """
     if shape.max_model_len is not None:
         return shape.max_model_len
-    return None if shape.given.get("--max-model-len", "") in {"auto", "-1"} else report.max_model_len
+    return None if shape.given.get("max-model-len", "") in {"auto", "-1"} else report.max_model_len

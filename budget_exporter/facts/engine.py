@@ -60,7 +60,8 @@ class Shape:
     """
     One set of budget flags, as the engine understands them; None means not given, so the engine's default applies.
 
-    Sizes in bytes or tokens, ``utilization`` as a ratio. ``given`` keeps the allow-listed flags as they were typed.
+    Sizes in bytes or tokens, ``utilization`` as a ratio. ``given`` keeps the allow-listed flags as they were typed, by
+    their long name without dashes in front (``max-model-len``).
     """
 
     model: str | None = None

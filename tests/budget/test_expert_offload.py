@@ -96,7 +96,7 @@ def test_pool_tokens_are_the_smallest_rank_s_at_the_registry_s_price() -> None:
 
 
 def test_the_length_may_be_the_engine_s_own() -> None:
-    auto = replace(CAPPED, max_model_len=None, given={"--max-model-len": "auto"})
+    auto = replace(CAPPED, max_model_len=None, given={"max-model-len": "auto"})
     assert ledger(auto).ranks["0"].pool is None
     found = ledger(auto, replace(said(), max_model_len=65_536))
     assert charge(found.ranks["0"], "kv_reserve") == round(9190 * 65_536 * 1.08)
@@ -305,9 +305,9 @@ def test_the_table_that_was_locked_or_meant_to_be_is_host_memory() -> None:
     ("given", "args", "on_host"),
     [
         ({}, {}, True),
-        ({"--ple-nvme-offload": "true"}, {}, False),
-        ({"--ple-nvme-offload": ""}, {}, False),
-        ({"--ple-nvme-offload": "false"}, {}, True),
+        ({"ple-nvme-offload": "true"}, {}, False),
+        ({"ple-nvme-offload": ""}, {}, False),
+        ({"ple-nvme-offload": "false"}, {}, True),
         ({}, {"ple_nvme_offload": "True"}, False),
         ({}, {"ple_nvme_offload": "False"}, True),
     ],

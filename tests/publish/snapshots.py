@@ -105,12 +105,12 @@ def offload_shape(utilization: str, *, windows: str = "3", max_model_len: int = 
         expert_offload=True,
         expert_precise_memory=True,
         given={
-            "--gpu-memory-utilization": utilization,
-            "--kv-cache-dtype": "fp8",
-            "--max-model-len": str(max_model_len),
-            "--max-num-seqs": windows,
-            "--tensor-parallel-size": "2",
-            "--kv-cache-memory-bytes": "3166500000",
+            "gpu-memory-utilization": utilization,
+            "kv-cache-dtype": "fp8",
+            "max-model-len": str(max_model_len),
+            "max-num-seqs": windows,
+            "tensor-parallel-size": "2",
+            "kv-cache-memory-bytes": "3166500000",
         },
     )
 

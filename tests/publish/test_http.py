@@ -186,7 +186,7 @@ async def test_no_secret_of_a_process_leaves_by_any_path(name: str) -> None:
             engine.shape or Shape(),
             model=f"s3://user:{SECRET}@example.org/models/x?token={SECRET}",
             served_model_name=None,
-            given={"--max-model-len": "4096", "--api-key": SECRET, "HF_TOKEN": SECRET},
+            given={"max-model-len": "4096", "api-key": SECRET, "HF_TOKEN": SECRET},
         )
         leaky.append(replace(engine, shape=shape, sighting=snapshots.sighting()))
     async with serving(replace(snapshot, engines=tuple(leaky))) as session:
@@ -218,7 +218,7 @@ async def test_json_survives_what_no_json_can_hold() -> None:
         model=b"\xff".decode(errors="surrogateescape"),
         max_model_len=10**30,
         max_num_seqs=-(2**63),
-        given=MappingProxyType({"--max-model-len": "1e30"}),
+        given=MappingProxyType({"max-model-len": "1e30"}),
     )
     snapshot = replace(before, engines=(replace(before.engines[0], shape=shape),))
     async with serving(snapshot) as session:

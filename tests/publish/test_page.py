@@ -81,7 +81,7 @@ def test_names_from_the_host_are_text_not_markup() -> None:
         engine,
         name=ODD,
         unit=ODD,
-        shape=Shape(model=ODD, given={"--kv-cache-dtype": ODD}, faults=(ODD,)),
+        shape=Shape(model=ODD, given={"kv-cache-dtype": ODD}, faults=(ODD,)),
         verdict=replace(engine.verdict, sentences=(ODD,)),
         placements=(replace(engine.placements[0], device=None, why=ODD),),
     )

@@ -206,7 +206,7 @@ async def test_the_snapshot_as_json_has_the_facts_and_only_the_allowed_ones_of_a
     assert engine["sighting"]["main"]["pid"] == 4711
     assert engine["sighting"].keys().isdisjoint({"argv", "environ", "cwd"})
     assert engine["sighting"]["workers"] == [{"pid": 4720, "rank": 0}, {"pid": 4721, "rank": 1}]
-    assert engine["shape"]["given"]["--max-model-len"] == "200704"
+    assert engine["shape"]["given"]["max-model-len"] == "200704"
     assert engine["ledger"]["ranks"]["1"]["requested"] == 33_592_986_043
     assert engine["report"]["ranks"]["1"]["graph_capture"]["bytes"] < 0
     assert engine["report"]["failure"] is None
@@ -226,4 +226,4 @@ async def test_json_survives_what_no_json_can_hold() -> None:
     assert engine["shape"]["model"] == "?"
     assert engine["shape"]["max_model_len"] is None
     assert engine["shape"]["max_num_seqs"] == -(2**63)
-    assert engine["shape"]["given"] == {"--max-model-len": "1e30"}
+    assert engine["shape"]["given"] == {"max-model-len": "1e30"}

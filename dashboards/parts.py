@@ -131,11 +131,13 @@ def stat(
     spark: bool = False,
     decimals: int | None = None,
     names_only: bool = False,
+    size: int | None = None,
 ) -> stat_builder.Panel:
     """
     Show the latest figure of each series in one plain colour; good or bad is said by ``states`` panels.
 
-    ``names_only`` shows the legend in place of the figure, for series whose labels are the message.
+    ``names_only`` shows the legend in place of the figure, for series whose labels are the message; ``size`` is the
+    figure's in points where it should not fill the panel.
     """
     text = common.BigValueTextMode.NAME if names_only else common.BigValueTextMode.VALUE_AND_NAME
     panel = (
@@ -150,7 +152,7 @@ def stat(
         .color_mode(common.BigValueColorMode.VALUE)
         .graph_mode(common.BigValueGraphMode.AREA if spark else common.BigValueGraphMode.NONE)
         .text_mode(text)
-        .text(_sizes(12 if names_only else None))
+        .text(_sizes(12 if names_only else size))
         .reduce_options(common_builder.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(values=False))
         .no_value("unknown")
         .targets([target(query, 0, "range" if spark else "instant")])

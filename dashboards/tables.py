@@ -17,6 +17,12 @@ from dashboards.parts import Q, fixed, target
 __all__ = ["stack", "table"]
 
 
+_UNKNOWN = model.DynamicConfigValue(
+    id_val="mappings", value=[{"type": "special", "options": {"match": "nan", "result": {"text": "-"}}}]
+)
+"""A figure that nobody knows is a dash."""
+
+
 def table(
     title: str,
     description: str,
@@ -61,7 +67,7 @@ def table(
         )
     )
     for heading, unit in units.items():
-        panel = panel.override_by_name(heading, [model.DynamicConfigValue(id_val="unit", value=unit)])
+        panel = panel.override_by_name(heading, [model.DynamicConfigValue(id_val="unit", value=unit), _UNKNOWN])
     for heading, mapping in (words or {}).items():
         panel = panel.override_by_name(heading, _coloured(mapping))
     if sort:

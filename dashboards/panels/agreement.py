@@ -60,7 +60,11 @@ def row() -> Row:
                 },
                 [
                     Q(f"max by (instance, rank, component, source) ({model_charge})"),
-                    Q(f"max by (instance, rank, component) (budget_reported_charge_bytes{{{SHAPE}}})"),
+                    # Where the engine said nothing a query without an answer would take the other's column along.
+                    Q(
+                        f"max by (instance, rank, component) (budget_reported_charge_bytes{{{SHAPE}}})"
+                        f" or NaN * max by (instance, rank, component) (budget_model_charge_bytes{{{SHAPE}}})"
+                    ),
                 ],
                 units={"Model": BYTES, "Engine": BYTES},
                 span=12,
@@ -147,6 +151,7 @@ def row() -> Row:
                 span=8,
                 height=9,
                 decimals=2,
+                size=28,
             ),
         ],
     )

@@ -15,6 +15,7 @@ from budget_exporter.publish.catalogue import CATALOGUE
 from dashboards import engine
 from dashboards.palette import COMPONENT_COLOURS
 from dashboards.queries import AFTER_FAILURE, panels, queries, substitute
+from tests.integration.processes import program
 
 DASHBOARD: dict[str, Any] = json.loads(engine.PATH.read_text(encoding="utf-8"))
 PANELS = list(panels(DASHBOARD))
@@ -221,6 +222,6 @@ def test_every_query_parses(tmp_path: Path) -> None:
     rules = [{"record": f"panel:query:{i}", "expr": expr} for i, expr in enumerate([*asked, *annotations])]
     path = tmp_path / "queries.yml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}), encoding="utf-8")
-    checked = subprocess.run(["promtool", "check", "rules", path], capture_output=True, text=True, check=False)
+    checked = subprocess.run([program("promtool"), "check", "rules", path], capture_output=True, text=True, check=False)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert f"{len(rules)} rules found" in checked.stdout

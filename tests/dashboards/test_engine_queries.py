@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import socket
 import subprocess
 import time
 import urllib.error
@@ -19,16 +16,11 @@ import pytest
 from dashboards import engine
 from dashboards.queries import AFTER_FAILURE, queries
 from tests.dashboards.dashboard_fleet import GIB, MIB, REQUESTED, fleet, write_history
+from tests.integration.processes import free_port, program
 
 DASHBOARD: dict[str, Any] = json.loads(engine.PATH.read_text(encoding="utf-8"))
 HOURS = 3
 pytestmark = pytest.mark.real_part("prometheus")
-
-
-def _free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 class Prometheus:
@@ -57,23 +49,21 @@ class Prometheus:
 
 @pytest.fixture(scope="module")
 def prometheus(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
-    if shutil.which("prometheus") is None and "CI" not in os.environ:
-        pytest.skip("prometheus is not installed")
     folder = tmp_path_factory.mktemp("prometheus")
     end = int(time.time())
     start = end - HOURS * 3600
     write_history(folder / "history.om", fleet(start), [float(at) for at in range(start, end + 1, 30)])
     subprocess.run(
-        ["promtool", "tsdb", "create-blocks-from", "openmetrics", folder / "history.om", folder / "tsdb"],
+        [program("promtool"), "tsdb", "create-blocks-from", "openmetrics", folder / "history.om", folder / "tsdb"],
         check=True,
         capture_output=True,
     )
     (folder / "prometheus.yml").write_text("scrape_configs: []\n", encoding="utf-8")
-    server = Prometheus(_free_port(), end)
+    server = Prometheus(free_port(), end)
     with (folder / "prometheus.log").open("wb") as log:
         process = subprocess.Popen(
             [
-                "prometheus",
+                program("prometheus"),
                 f"--config.file={folder / 'prometheus.yml'}",
                 f"--storage.tsdb.path={folder / 'tsdb'}",
                 f"--web.listen-address={server.url.removeprefix('http://')}",

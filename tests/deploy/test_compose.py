@@ -12,6 +12,7 @@ import yaml
 
 from budget_exporter import cli, config
 from budget_exporter.sources import SOURCES
+from tests.integration.processes import program
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose"
@@ -148,7 +149,7 @@ def test_the_override_adds_what_reading_an_environment_takes() -> None:
 def test_prometheus_takes_its_configuration_with_the_rules(tmp_path: Path) -> None:
     root = _as_in_container("prometheus", tmp_path)
     path = root / _flags("prometheus")["config.file"].lstrip("/")
-    said = _run("promtool", "check", "config", path)
+    said = _run(program("promtool"), "check", "config", path)
     assert re.search(r"SUCCESS: \d+ rules found", said)
     loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
     [job] = loaded["scrape_configs"]
@@ -162,7 +163,7 @@ def test_prometheus_takes_its_configuration_with_the_rules(tmp_path: Path) -> No
 @pytest.mark.real_part("amtool")
 def test_alertmanager_takes_its_configuration(tmp_path: Path) -> None:
     root = _as_in_container("alertmanager", tmp_path)
-    said = _run("amtool", "check-config", root / _flags("alertmanager")["config.file"].lstrip("/"))
+    said = _run(program("amtool"), "check-config", root / _flags("alertmanager")["config.file"].lstrip("/"))
     assert "SUCCESS" in said
 
 

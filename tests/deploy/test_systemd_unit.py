@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from budget_exporter import cli
+from tests.integration.processes import program
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "budget-exporter.service"
@@ -50,7 +51,7 @@ def test_the_processes_of_others_stay_visible() -> None:
 @pytest.mark.real_part("systemd-analyze")
 def test_systemd_finds_little_exposure() -> None:
     judged = subprocess.run(
-        ["systemd-analyze", "security", "--offline=true", "--threshold=25", "--no-pager", UNIT],
+        [program("systemd-analyze"), "security", "--offline=true", "--threshold=25", "--no-pager", UNIT],
         capture_output=True,
         text=True,
         check=False,
@@ -63,7 +64,7 @@ def test_systemd_finds_little_exposure() -> None:
 def test_systemd_makes_the_user(tmp_path: Path) -> None:
     (tmp_path / "etc").mkdir()
     subprocess.run(
-        ["systemd-sysusers", f"--root={tmp_path}", SYSTEMD / "budget-exporter.sysusers"],
+        [program("systemd-sysusers"), f"--root={tmp_path}", SYSTEMD / "budget-exporter.sysusers"],
         check=True,
         capture_output=True,
     )

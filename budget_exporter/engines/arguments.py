@@ -101,6 +101,7 @@ def shape(
         graph_estimate_mib=number("VLLM_CUDAGRAPH_MEM_ESTIMATE_MB"),
         estimate_graphs=None if estimate is None else bool(estimate),
         given=flags.given(),
+        environ={name: text for name, text in (environ or {}).items() if name in ENVIRON_ALLOWED},
         faults=tuple(line.faults),
     )
 

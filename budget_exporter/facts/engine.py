@@ -94,6 +94,8 @@ class Shape:
     estimate_graphs: bool | None = None
     """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS, None when unset."""
     given: Mapping[str, str] = field(default_factory=dict)
+    environ: Mapping[str, str] = field(default_factory=dict)
+    """Allow-listed environment names with their values as given, for laws whose settings come from there."""
     faults: tuple[str, ...] = ()
     """Flags the engine itself would reject or that could not be read, one sentence each."""
 

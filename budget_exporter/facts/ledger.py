@@ -108,6 +108,8 @@ class RankInput:
     free_at_init: int | None = None
     free_at_init_rounding: int = 0
     free_at_init_source: Origin = "measured"
+    platform: str = ""
+    """amd, nvidia, neuron, gaudi, tpu or host; empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -138,5 +138,5 @@ def _ledger(
 
 def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:
     if free is None:
-        return RankInput(rank, state.memory.size)
-    return RankInput(rank, state.memory.size, free.bytes, free.rounding, free.source)
+        return RankInput(rank, state.memory.size, platform=state.identity.platform)
+    return RankInput(rank, state.memory.size, free.bytes, free.rounding, free.source, state.identity.platform)

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 
 from budget_exporter.evidence.statements import (
+    INTEGER,
     NUMBER,
     BootFact,
     Death,
@@ -26,6 +27,7 @@ from budget_exporter.facts.boot import Cause, Phase
 __all__ = ["CAUSE_OF_PHASE", "PATTERNS"]
 
 _N = NUMBER
+_I = INTEGER
 _U = r"(?:[KMGT]iB|bytes)(?![A-Za-z])"
 CAUSE_OF_PHASE: Mapping[Phase, Cause] = {
     "loading": "weights_oom",
@@ -171,7 +173,7 @@ _ROOTS = (
     Pattern(
         "To serve at least one request with",
         re.compile(
-            rf"max seq len \((?P<length>{_N})\),?\s*\(?{_N}\s?(?:GiB|GB)\s+KV cache\s*is needed, "
+            rf"max seq len \((?P<length>{_I})\),?\s*\(?{_N}\s?(?:GiB|GB)\s+KV cache\s*is needed, "
             rf"which is larger than\s*the available KV cache memory \((?P<available>{_N})\s?(?:GiB|GB)\)"
         ),
         _too_long,
@@ -179,8 +181,8 @@ _ROOTS = (
     Pattern(
         r"model's max seq len \(\d+\) is larger",
         re.compile(
-            rf"max seq len \(({_N})\) is larger than\s*"
-            rf"the maximum number of tokens that can be stored in KV cache \(({_N})\)"
+            rf"max seq len \(({_I})\) is larger than\s*"
+            rf"the maximum number of tokens that can be stored in KV cache \(({_I})\)"
         ),
         _too_few_tokens,
     ),

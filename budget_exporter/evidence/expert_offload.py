@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 
 from budget_exporter.evidence.statements import (
+    INTEGER,
     NUMBER,
     BootFact,
     Death,
@@ -25,6 +26,7 @@ from budget_exporter.evidence.statements import (
 __all__ = ["PATTERNS"]
 
 _N = NUMBER
+_I = INTEGER
 _VALUE = (
     rf"(?:\s*\([^)\n]{{0,80}}\))?[\s:]*(?<=[\s:])(?P<value>{_N})(?P<rest>\s*\n|\s*GiB(?=\s)[^\n]*\n|\s{{2,}}\S[^\n]*\n)"
 )
@@ -42,9 +44,9 @@ def _row(label: str, name: str, decimals: int = 2) -> Pattern:
 def _notes(name: str, rest: str) -> Iterable[Statement]:
     if name == "non_expert" and (ple := re.search(rf"PLE ({_N})(?:\s?GiB)? excluded", rest)):
         yield PlanFact("ple", figure(ple[1], "GiB"))
-    if name == "kv_reserve" and (price := re.search(rf"registry ({_N}) B/token", rest)):
+    if name == "kv_reserve" and (price := re.search(rf"registry ({_I}) B/token", rest)):
         yield PlanFact("kv_bytes_per_token", count(price[1]))
-    if name == "arena" and (slots := re.search(rf"({_N}) slots\b", rest)):
+    if name == "arena" and (slots := re.search(rf"({_I}) slots\b", rest)):
         yield PlanFact("slots", count(slots[1]))
     if name == "arena" and (resident := re.search(rf"resident layers \[[\d, ]*\] ({_N})(?=\s)", rest)):
         yield PlanFact("resident_experts", figure(resident[1], "GiB"))
@@ -87,7 +89,7 @@ PATTERNS = (
     ),
     Pattern(
         r"KV planned",
-        re.compile(rf"KV planned ({_N}) B/token, measured ({_N}) B/token"),
+        re.compile(rf"KV planned ({_I}) B/token, measured ({_I}) B/token"),
         _price,
     ),
     Pattern(

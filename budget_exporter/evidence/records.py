@@ -51,7 +51,9 @@ class Line:
     cut: bool = False
 
 
-_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]|\^\[\[[0-9;]*m")
+_COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]|\^\[\[[0-9;]*m")
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
+"""Cursor movements and titles: a gap in the text, so that what stood on either side is not joined."""
 _ENDS = re.compile(r"[\r\n]+|\^M")
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,400}\|\s*\d+/\d+\s*\[[^\]]{0,80}\]")
 _PREFIX = re.compile(
@@ -105,7 +107,7 @@ def _unfold(text: str, at: float | None, cut: bool, depth: int = 0) -> Iterator[
                 yield from found
                 continue
             torn = True
-        for piece, glued in _pieces(_ANSI.sub("", part)):
+        for piece, glued in _pieces(_CONTROL.sub(" ", _COLOUR.sub("", part))):
             long = len(piece) > _LONGEST
             line = _peel(piece[:_LONGEST].replace("**", "").replace("`", ""), at, torn or glued or long)
             if line.text or line.writer.pid is not None:

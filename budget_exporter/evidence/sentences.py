@@ -18,6 +18,8 @@ TABLE = tuple((re.compile(pattern.lead), pattern) for pattern in _PATTERNS)
 INTEREST = prefilter(pattern.lead for pattern in _PATTERNS)
 """The pre-filter: a line in which it finds nothing says nothing of a budget and is not decoded."""
 _ENDED = re.compile(r"(?:\)|[^\d\s.]\.)\s*$")
+_TORN = "\0"
+"""Stands where a break may have torn a number: two halves that only happen to follow each other make a third number."""
 _LINES = 6
 _CHARACTERS = 4096
 
@@ -65,7 +67,8 @@ class Sentences:
             return None
         held.left -= 1
         if not line.level or line.writer.pid == held.line.writer.pid:
-            held.glued, held.spaced = held.glued + line.text, f"{held.spaced} {line.text}"
+            seam = _TORN if _digit(held.glued[-1:]) and _digit(line.text[:1]) else ""
+            held.glued, held.spaced = held.glued + seam + line.text, f"{held.spaced} {line.text}"
             whole = self._whole(held, cut=line.cut)
             if whole is not None:
                 self._held = None
@@ -88,6 +91,10 @@ class Sentences:
                 found.append(reading)
         best = [each for each in found if _told(each) == max(_told(other) for other in found)]
         return best[0] if best and all(_figures(each) == _figures(best[0]) for each in best) else None
+
+
+def _digit(char: str) -> bool:
+    return char.isdigit() or char in (".", ",", "-")
 
 
 def _open_ended(statements: Sequence[Statement], text: str) -> bool:

@@ -10,6 +10,7 @@ from budget_exporter.facts.boot import Cause, Phase, Printed
 from budget_exporter.units import printed_bytes, rounding_of
 
 __all__ = [
+    "INTEGER",
     "NUMBER",
     "SIZE",
     "BootFact",
@@ -26,8 +27,13 @@ __all__ = [
     "sizes",
 ]
 
-NUMBER = r"(?<![\d.,])-?(?:\d{1,3}(?:,\d{3}){1,5}|\d{1,15})(?:\.\d{1,15})?"
-"""A printed number; not ``[\\d,]+``, which takes the comma of ``# GPU blocks: 378, # CPU``."""
+NUMBER = r"(?:(?<![\d.,\u2010-\u2015-])|(?<=,)(?=-))-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.[0-9]{1,15})?"
+"""
+A printed number with its sign; no dash before it may be left out. Not ``[\\d,]+``, which takes the comma of
+``# GPU blocks: 378, # CPU``.
+"""
+INTEGER = r"(?<![\d.,\u2010-\u2015-])(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?![.,]?\d)"
+"""A printed count."""
 SIZE = r"(?:[KMGT]i?B|bytes|B)(?![A-Za-z])"
 """A unit that is complete: ``Gi`` of a line cut short is none."""
 _UNITS = {"bytes": "B", "KB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB"}

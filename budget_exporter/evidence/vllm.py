@@ -12,6 +12,7 @@ from collections.abc import Iterable
 
 from budget_exporter.evidence.arguments_line import named_args
 from budget_exporter.evidence.statements import (
+    INTEGER,
     NUMBER,
     BootFact,
     Mark,
@@ -26,6 +27,7 @@ from budget_exporter.evidence.statements import (
 __all__ = ["PATTERNS"]
 
 _N = NUMBER
+_I = INTEGER
 
 
 def _row(lead: str, body: str) -> Pattern:
@@ -143,7 +145,7 @@ _IDENTITY = (
     Pattern(
         "Resolved architecture", re.compile(r"Resolved architecture: (?P<architecture>\w+)\s"), _identity, budget=False
     ),
-    Pattern("Using max model len", re.compile(rf"Using max model len ({_N})\s"), _length, budget=False),
+    Pattern("Using max model len", re.compile(rf"Using max model len ({_I})\s"), _length, budget=False),
     Pattern(
         "Auto-fit max_model_len",
         re.compile(r"Auto-fit max_model_len: .{0,80}? to (\d{1,12})[\s.]"),
@@ -210,9 +212,9 @@ _MEMORY = (
     ),
     _row("GiB for KV cache on node", rf"with (?P<requested>{_N}) GiB requested memory for the worker"),
     _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N})\s?GiB"),
-    Pattern("KV cache size:", re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: ({_N}) tokens"), _tokens),
+    Pattern("KV cache size:", re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: ({_I}) tokens"), _tokens),
     Pattern(
-        "Maximum concurrency", re.compile(rf"Maximum concurrency for ({_N}) tokens per request: ({_N})x"), _concurrency
+        "Maximum concurrency", re.compile(rf"Maximum concurrency for ({_I}) tokens per request: ({_N})x"), _concurrency
     ),
 )
 _GRAPHS = (

@@ -43,17 +43,22 @@ def figures(value: object) -> Iterator[tuple[str, object]]:
             yield from figures(found)
 
 
+def shown(data: bytes) -> str:
+    """Return the text as a terminal shows it: colours are no part of it."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", data.decode("utf-8", "replace"))
+
+
 def sizes_in(data: bytes) -> set[int]:
     """Return every size the text could stand for."""
-    text = data.decode("utf-8", "replace").replace("\N{MINUS SIGN}", "-")
+    text = shown(data).replace("\N{MINUS SIGN}", "-")
     numbers = re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)
     units = ("B", "KiB", "MiB", "GiB", "TiB")
     return {printed_bytes(number, unit) for number in numbers for unit in units}
 
 
 def numbers_in(data: bytes) -> set[float]:
-    text = data.decode("utf-8", "replace")
-    return {float(number.replace(",", "")) for number in re.findall(r"\d[\d,]*(?:\.\d+)?", text)}
+    text = shown(data)
+    return {float(number.replace(",", "")) for number in re.findall(r"-?\d[\d,]*(?:\.\d+)?", text)}
 
 
 @given(st.lists(st.binary(max_size=200), max_size=8))

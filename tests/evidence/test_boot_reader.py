@@ -447,8 +447,8 @@ def test_a_plan_with_a_graph_row_is_the_charge() -> None:
         (
             "ValueError: To serve at least one request with the model's max seq len (100000), (4.26 GiB KV cache",
             "is needed, which is larger than",
-            "the available KV cache memory (4.2",
-            "5 GiB). Based",
+            "the available KV cache memory (",
+            "4.25 GiB). Based",
         ),
     ],
 )
@@ -457,21 +457,29 @@ def test_a_sentence_over_several_lines_is_read_as_one(pieces: Sequence[str]) -> 
 
     assert report.failure is not None
     assert report.failure.cause == "kv_below_max_len"
-    if len(pieces) == 2:
-        assert report.common.kv_available == Printed(printed_bytes("4.25"), 5368709)
+    assert report.common.kv_available == Printed(printed_bytes("4.25"), 5368709)
     assert report.unparsed == 0
 
 
 def test_an_oom_over_several_lines_gives_what_was_tried_and_free() -> None:
     report = reader_of(
         "torch.OutOfMemoryError: CUDA out of memory.",
-        "Tried to allocate 252.00 MiB. GPU 0 has a total capacity of 10.57 GiB of which 163.",
-        "12 MiB is free.",
+        "Tried to allocate 252.00 MiB. GPU 0 has a total capacity of 10.57 GiB of whi",
+        "ch 163.12 MiB is free.",
     ).report()
 
     assert report.failure is not None
     assert report.failure.tried == Printed(252 << 20, 5243)
     assert report.failure.free == Printed(printed_bytes("163.12", "MiB"), 5243)
+
+
+@pytest.mark.parametrize("tail", ["5 GiB", ".5 GiB", ",333 GiB"])
+def test_a_number_torn_by_a_break_is_no_figure(tail: str) -> None:
+    reader = reader_of("(Worker_TP0 pid=30) INFO 02-03 10:00:22 [w.py:1] Available KV cache memory: 4", tail)
+    say(reader, *["(X pid=1) INFO 02-03 10:00:22 [x.py:1] something else"] * 8)
+
+    assert reader.report().ranks == {}
+    assert reader.report().unparsed == 1
 
 
 def test_what_is_known_of_a_boot_is_kept_under_what_the_log_adds() -> None:

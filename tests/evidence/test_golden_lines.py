@@ -141,3 +141,45 @@ def test_the_rounding_of_a_figure_is_that_of_the_engine_and_not_of_dropped_zeros
     facts = report_of(b"(Worker_TP0 pid=3) INFO 02-03 10:00:22 [x.py:1] worker requested memory: 24.0GiB").ranks[0]
 
     assert facts.requested == Printed(24 << 30, 5368709)
+
+
+@pytest.mark.parametrize(
+    ("line", "capture"),
+    [
+        ("took -0.19 GiB", "-0.19"),
+        ("took \N{MINUS SIGN}0.19 GiB", "-0.19"),
+        ("took \x1b[31m-0.\x1b[0m19 GiB", "-0.19"),
+        ("took \N{EN DASH}0.19 GiB", None),
+        ("took 1\x1b[A0.19 GiB", None),
+        ("took 0.19 Gi", None),
+        ("took 1,23.4 GiB", None),
+        ("took \N{ARABIC-INDIC DIGIT ONE}.19 GiB", None),
+    ],
+)
+def test_a_sign_is_never_lost_and_a_torn_number_never_read(line: str, capture: str | None) -> None:
+    report = report_of(
+        f"(Worker_TP0 pid=3) INFO 02-03 10:00:30 [r.py:1] Graph capturing finished in 3 secs, {line}".encode()
+    )
+
+    found = report.ranks[0].graph_capture if report.ranks else None
+    assert (found and found.bytes) == (printed_bytes(capture) if capture else None)
+
+
+def test_a_count_with_decimals_is_none() -> None:
+    report = report_of(b"KV planned 8937 B/token, measured 1.0125 B/token (+1188)")
+
+    assert plain(report.common) == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("ExpertPlanError: the architecture has no config-time KV specs", "not_memory"),
+        ("ExpertPlanError: plan does not fit: 3.2 GiB missing", "unknown"),
+    ],
+)
+def test_a_refused_plan_is_a_death_at_the_start(text: str, cause: str) -> None:
+    failure = report_of(f"(EngineCore pid=12) ERROR 02-03 10:00:30 [core.py:1] {text}".encode()).failure
+
+    assert failure is not None
+    assert (failure.cause, failure.phase) == (cause, "starting")

@@ -2,7 +2,8 @@
 Follow one unit's or container's entries of the systemd journal, through a ``journalctl`` child.
 
 ``-f`` alone (and ``-n 0``) loses all but the last entry of the first batch when it starts before the first matching
-entry exists (systemd 252); ``-n all`` does not. ``--all`` keeps fields longer than 4096 bytes, which are null without.
+entry exists (systemd 252); ``-n all`` does not. Not ``--quiet``, so that it says why it ends; ``--all`` keeps fields longer
+than 4096 bytes, which are null without.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ def _command(rootfs: Path, target: LogTarget, cursor: str | None) -> list[str]:
     program = shutil.which("journalctl")
     if program is None:
         raise SourceError("journalctl not found: it comes with systemd; read the log from a file instead")
-    command = [program, "--output=json", f"--output-fields={_FIELDS}", "--all", "--no-pager", "--quiet", "--follow"]
+    command = [program, "--output=json", f"--output-fields={_FIELDS}", "--all", "--no-pager", "--follow"]
     command.append("--lines=all")
     if rootfs != Path("/"):
         places = [rootfs / "var/log/journal", rootfs / "run/log/journal"]
@@ -134,10 +135,11 @@ async def _drain(stream: asyncio.StreamReader | None) -> str:
 
 
 def _ended(code: int, complaint: str) -> SourceError:
-    last = complaint.splitlines()[-1] if complaint else "it said nothing"
-    if "ermission" in complaint:
-        return SourceDenied(f"journalctl: {last}; needs the group systemd-journal or CAP_DAC_READ_SEARCH")
-    return SourceError(f"journalctl ended with {code}: {last}")
+    said = complaint.splitlines() or ["it said nothing"]
+    denied = [line for line in said if "ermission" in line]
+    if denied:
+        return SourceDenied(f"journalctl: {denied[0]} Needs the group systemd-journal or CAP_DAC_READ_SEARCH")
+    return SourceError(f"journalctl ended with {code}: {said[-1]}")
 
 
 async def _reap(child: asyncio.subprocess.Process) -> None:

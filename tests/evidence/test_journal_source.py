@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from hypothesis import given, strategies as st
 
-from budget_exporter.errors import SourceError
+from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.evidence import LogTarget, Record
-from budget_exporter.evidence.journal import source
+from budget_exporter.evidence.journal import _ended, source
 from budget_exporter.evidence.journal_entries import Entries
 from budget_exporter.roots import Roots
 
@@ -97,3 +97,16 @@ async def test_a_missing_journalctl_is_an_error_that_names_it(monkeypatch: pytes
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(SourceError, match="journalctl not found"):
         await first_error(Roots(), LogTarget("tiny", unit="vllm"))
+
+
+def test_a_journal_that_may_not_be_read_names_the_group() -> None:
+    complaint = (
+        "No journal files were opened due to insufficient permissions.\nData from the specified boot is not there"
+    )
+
+    error = _ended(1, complaint)
+
+    assert isinstance(error, SourceDenied)
+    assert str(error).startswith(
+        "journalctl: No journal files were opened due to insufficient permissions. Needs the group"
+    )

@@ -2,8 +2,8 @@
 Follow one unit's or container's entries of the systemd journal, through a ``journalctl`` child.
 
 ``-f`` alone (and ``-n 0``) loses all but the last entry of the first batch when it starts before the first matching
-entry exists (systemd 252); ``-n all`` does not. Not ``--quiet``, so that it says why it ends; ``--all`` keeps fields longer
-than 4096 bytes, which are null without.
+entry exists (systemd 252); ``-n all`` does not. Not ``--quiet``, so that it says why it ends; ``--all`` keeps fields
+longer than 4096 bytes, which are null without.
 """
 
 from __future__ import annotations

@@ -14,7 +14,17 @@ __all__ = ["Collected"]
 
 _Value = Printed | int
 _RANK_FIELDS = frozenset(each.name for each in fields(RankFacts))
-_NAMED = ("version", "release", "model", "architecture", "kv_tokens", "kv_concurrency", "max_model_len", "graphs")
+_NAMED = (
+    "version",
+    "release",
+    "model",
+    "architecture",
+    "device_type",
+    "kv_tokens",
+    "kv_concurrency",
+    "max_model_len",
+    "graphs",
+)
 _SMALLEST = ("kv_tokens", "kv_concurrency")
 """Printed once per worker up to vLLM 0.11.0, each with its own number: the smallest is what the engine has."""
 

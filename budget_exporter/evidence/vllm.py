@@ -142,6 +142,7 @@ _IDENTITY = (
         _config,
         budget=False,
     ),
+    Pattern(r"LLM engine \(v", re.compile(r"[ (]device_config=(?P<device_type>[a-z]{2,16}),"), _identity, budget=False),
     Pattern(
         "Resolved architecture", re.compile(r"Resolved architecture: (?P<architecture>\w+)\s"), _identity, budget=False
     ),

@@ -149,6 +149,8 @@ class BootReport:
     """The fork's own release, e.g. ``28.04.9``."""
     model: str | None = None
     architecture: str | None = None
+    device_type: str | None = None
+    """What the engine runs on in torch's words: ``cuda`` (ROCm too), ``cpu``, ``hpu``, ``tpu``, ``xpu``, ``neuron``."""
     phase: Phase = "unknown"
     phase_at: float | None = None
     common: RankFacts = field(default_factory=RankFacts)

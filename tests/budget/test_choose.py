@@ -1,16 +1,20 @@
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 
+from budget_exporter.budget import compute
 from budget_exporter.budget.choose import LAWS, choose, constants_for, parse_version
 from budget_exporter.budget.laws import Law
+from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
 from budget_exporter.facts.engine import Shape
-from budget_exporter.facts.ledger import Constants, RegistryEntry
+from budget_exporter.facts.ledger import Constants, RankInput, RegistryEntry
+from budget_exporter.units import GIB
 from tests.budget.offload import REGISTRY
 
 FLAVOURS = sorted({law.flavour for law in LAWS})
@@ -158,3 +162,12 @@ def test_glm_is_known_for_one_release_only() -> None:
     shape = Shape(model="zai/GLM-5.3-Flash", tensor_parallel_size=4)
     assert constants_for(REGISTRY, shape, BootReport(release="29.07.1")) is not None
     assert constants_for(REGISTRY, shape, None) is None
+
+
+def test_an_engine_that_does_not_run_on_a_gpu_gets_no_budget_of_one() -> None:
+    ranks = [RankInput("0", 32 * GIB)]
+    with pytest.raises(LawError, match="cpu"):
+        compute(Shape(utilization=0.9), ranks, BootReport(version="0.32.0", device_type="cpu"), None)
+    for known in ("cuda", None):
+        ledger = compute(Shape(utilization=0.9), ranks, BootReport(version="0.32.0", device_type=known), None)
+        assert ledger.ranks["0"].requested == math.ceil(32 * GIB * 0.9)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from budget_exporter.budget.kv_cache import measured_price
 from budget_exporter.budget.limits import passes_init_check, utilization_limit
@@ -24,6 +24,7 @@ __all__ = [
     "init_check",
     "kv_minimum",
     "printed",
+    "rank_notes",
     "size_note",
 ]
 
@@ -120,7 +121,7 @@ def init_check(
     notes = []
     if bootable is False:
         figures = f"free {size / GIB:.2f} < budget {requested / GIB:.2f} GiB"
-        notes.append(f"rank {rank.rank}: {figures}: the engine's check at init fails")
+        notes.append(f"{figures}: the engine's check at init fails")
     return bootable, utilization_limit(rank.size, size, rounding, source), notes
 
 
@@ -129,7 +130,22 @@ def size_note(rank: RankInput, facts: RankFacts) -> list[str]:
     seen = facts.size_at_init
     if seen is None or abs(seen.bytes - rank.size) <= seen.rounding:
         return []
-    return [f"rank {rank.rank}: the engine saw {gib_text(seen.bytes)}, the driver says {gib_text(rank.size)}"]
+    return [f"the engine saw {gib_text(seen.bytes)}, the driver says {gib_text(rank.size)}"]
+
+
+def rank_notes(notes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Return the sentences of all ranks (``notes`` by rank), each once with the ranks it is said of."""
+    said_of: dict[str, list[str]] = {}
+    for rank, sentences in notes.items():
+        for sentence in sentences:
+            said_of.setdefault(sentence, []).append(rank)
+    return tuple(f"{_named(ranks, len(notes))}: {sentence}" for sentence, ranks in said_of.items())
+
+
+def _named(ranks: Sequence[str], among: int) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    return "every rank" if len(ranks) == among else f"ranks {', '.join(ranks)}"
 
 
 def kv_minimum(shape: Shape, report: BootReport) -> int | None:

@@ -26,6 +26,7 @@ from tests.budget.offload import (
     first,
     gib,
     ledger,
+    rank,
     said,
 )
 
@@ -414,3 +415,13 @@ def test_slots_never_rise_when_a_charge_rises(shape: Shape, constant: str) -> No
     assert lighter_slots is not None
     assert heavier_slots is not None
     assert heavier_slots <= lighter_slots
+
+
+def test_what_holds_for_several_ranks_is_said_once() -> None:
+    excess = "the explicit KV pool of 2.95 GiB exceeds its reserve by 1.09 GiB, which comes out of free memory"
+    assert ledger().notes[0] == f"every rank: {excess}"
+    assert not any(note.startswith("rank") for note in ledger().notes)
+    three = [rank("0"), rank("1", "29.00"), rank("2", "29.00")]
+    found = budget.compute(replace(SHAPE, tensor_parallel_size=3), three, None, constants(SHAPE))
+    fails = "free 29.00 < budget 31.29 GiB: the engine's check at init fails"
+    assert found.notes[:2] == (f"every rank: {excess}", f"ranks 1, 2: {fails}")

@@ -27,6 +27,7 @@ from budget_exporter.budget.terms import (
     init_check,
     kv_minimum,
     printed,
+    rank_notes,
     size_note,
 )
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
@@ -87,7 +88,7 @@ class ExpertOffload:
             utilization_ratio=utilization,
             graphs=number,
             host=plan_block.host_terms(shape, report, [facts_of(report, rank.rank).plan or Plan() for rank in ranks]),
-            notes=tuple(note for _, notes in results.values() for note in notes),
+            notes=rank_notes({name: notes for name, (_, notes) in results.items()}),
         )
 
 
@@ -131,13 +132,13 @@ def _rank(
         registry=_registry(requested, model) if logged else (),
     )
     if missing:
-        notes.append(f"rank {rank.rank}: no source for {', '.join(missing)}: the arena is unknown")
+        notes.append(f"no source for {', '.join(missing)}: the arena is unknown")
     if excess is not None and excess > 0 and kv_pool is not None:
         notes.append(
-            f"rank {rank.rank}: the explicit KV pool of {gib_text(kv_pool.bytes)} exceeds its reserve by "
+            f"the explicit KV pool of {gib_text(kv_pool.bytes)} exceeds its reserve by "
             f"{gib_text(excess)}, which comes out of free memory"
         )
-    notes += [f"rank {rank.rank}: {note}" for note in plan_block.notes(plan, requested, arena)]
+    notes += plan_block.notes(plan, requested, arena)
     return ledger, notes + size_note(rank, facts)
 
 

@@ -29,6 +29,7 @@ from budget_exporter.budget.terms import (
     init_check,
     kv_minimum,
     printed,
+    rank_notes,
     size_note,
 )
 from budget_exporter.facts.boot import BootReport, RankFacts
@@ -90,7 +91,7 @@ class VllmGpu:
             utilization=Term("utilization", requested, source, UTILIZATION),
             utilization_ratio=utilization,
             graphs=report.graphs,
-            notes=tuple(note for _, notes in results.values() for note in notes),
+            notes=rank_notes({name: notes for name, (_, notes) in results.items()}),
         )
 
     def _rank(
@@ -107,9 +108,9 @@ class VllmGpu:
             missing.append("the bytes of --num-gpu-blocks-override")
         requested, pool, kv_pool = _pools(shape, asked, tuple(found.values()), closed=not missing)
         if assumption:
-            notes.append(f"rank {rank.rank}: {assumption}")
+            notes.append(assumption)
         if missing:
-            notes.append(f"rank {rank.rank}: the log does not tell {', '.join(missing)}: the partition is open")
+            notes.append(f"the log does not tell {', '.join(missing)}: the partition is open")
         weights = printed("weights", facts.weights) if "consumed" in found else None
         settled = known and (pool is not None or (not explicit and shape.num_gpu_blocks_override is None))
         ledger = RankLedger(

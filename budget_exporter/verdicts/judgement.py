@@ -83,9 +83,10 @@ def _rank_answers(
     phase: Phase,
     policy: Policy,
 ) -> Answers:
+    left = knife_edge.measured_margin(margin.at_high_water(measured), rank, phase, policy)
     return {
-        "predicted_margin": knife_edge.predicted_margin(rank, policy),
-        "measured_margin": knife_edge.measured_margin(margin.at_high_water(measured), rank, phase, policy),
+        "predicted_margin": knife_edge.predicted_margin(rank, policy, measured=left.holds is not None),
+        "measured_margin": left,
         "utilization_limit": knife_edge.utilization(rank, ledger, phase),
         "capture_over_charge": knife_edge.capture_over_charge(drifted, shape, ledger, policy),
     }

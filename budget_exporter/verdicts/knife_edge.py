@@ -37,13 +37,18 @@ class Answer:
     sentence: str = ""
 
 
-def predicted_margin(rank: RankLedger | None, policy: Policy) -> Answer:
-    """Hold where the law predicts less than the warning floor."""
+def predicted_margin(rank: RankLedger | None, policy: Policy, *, measured: bool = False) -> Answer:
+    """
+    Hold where the law predicts less than the warning floor.
+
+    Where the margin has been ``measured`` it alone tells what to change: two utilizations to choose from help nobody.
+    """
     if rank is None or rank.margin is None:
         return Answer()
     floor = policy.floors.warning
     sentence = f"the law predicts {gib_text(rank.margin)} left, the floor is {gib_text(floor)}"
-    return Answer(rank.margin < floor, rank.margin, sentence)
+    advice = "" if measured else _lower_utilization(floor - rank.margin, rank)
+    return Answer(rank.margin < floor, rank.margin, sentence + advice)
 
 
 def measured_margin(margin: int | None, rank: RankLedger | None, phase: Phase, policy: Policy) -> Answer:
@@ -83,7 +88,7 @@ def utilization(rank: RankLedger | None, ledger: Ledger | None, phase: Phase) ->
     free = sum(rank.size - term.bytes for term in rank.outside if term.name == "driver_reserve")
     certain = f", {limit.low:.3f} to be certain" if limit.low < limit.ratio else ""
     sentence = (
-        f"utilization {ratio:g} asks for {gib_text(math.ceil(rank.size * ratio))}, {gib_text(free)} were free at init; "
+        f"utilization {ratio} asks for {gib_text(math.ceil(rank.size * ratio))}, {gib_text(free)} were free at init; "
         f"--gpu-memory-utilization at most {limit.ratio:.3f}{certain}"
     )
     holds = rank.bootable is False and phase not in PAST_CHECK
@@ -94,7 +99,7 @@ def kv_below_contract(tokens: int | None, contract: int | None) -> Answer:
     """Hold where the engine's own pool is smaller than what is promised; a predicted pool proves nothing."""
     if tokens is None or contract is None:
         return Answer()
-    sentence = f"the KV pool holds {tokens} tokens, {contract} are promised"
+    sentence = f"the KV pool holds {tokens:,} tokens, {contract:,} are promised"
     return Answer(tokens < contract, tokens - contract, sentence)
 
 

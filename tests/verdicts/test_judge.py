@@ -84,7 +84,7 @@ def test_shape_g_holds_two_of_its_three_windows_on_purpose() -> None:
     all_three = judge(policy=replace(POLICY, contract_tokens=3 * WINDOW))
     assert all_three.knife_edge["kv_below_contract"] is True
     assert all_three.contract_tokens == 3 * WINDOW
-    assert all_three.sentences == ("the KV pool holds 401408 tokens, 602112 are promised",)
+    assert all_three.sentences == ("the KV pool holds 401,408 tokens, 602,112 are promised",)
     assert judge(policy=replace(POLICY, contract_tokens=401_408)).knife_edge["kv_below_contract"] is False
 
 
@@ -101,6 +101,13 @@ def test_five_windows_with_nothing_left_are_on_a_knife_edge() -> None:
     assert verdict.findings["knife_edge"] is True
     assert set(verdict.ranks["0"].why) == {"measured_margin", "predicted_margin"}
     assert any(sentence.startswith("rank 0: the law predicts -") for sentence in verdict.sentences)
+    assert verdict.ranks["0"].why["predicted_margin"].endswith("the floor is 0.75 GiB")
+    booting = judge(shape, report, "capturing", measured=left("4.00"))
+    assert (
+        booting.ranks["0"]
+        .why["predicted_margin"]
+        .endswith("; --gpu-memory-utilization 0.858 would give 3.89 GiB of the arena back")
+    )
     measured = verdict.ranks["1"].why["measured_margin"]
     assert measured.startswith("0.00 GiB left at the high-water mark, the floor is 0.75 GiB")
 
@@ -113,7 +120,7 @@ def test_utilization_1_exceeds_the_limit(phase: Phase) -> None:
     assert verdict.knife_edge["utilization_limit"] is True
     assert "measured_margin" not in verdict.knife_edge
     assert verdict.ranks["1"].why["utilization_limit"] == (
-        "utilization 1 asks for 31.86 GiB, 31.29 GiB were free at init; "
+        "utilization 1.0 asks for 31.86 GiB, 31.29 GiB were free at init; "
         "--gpu-memory-utilization at most 0.982, 0.981 to be certain"
     )
 

@@ -18,6 +18,8 @@ from pathlib import Path
 
 __all__ = ["SystemdRig", "started", "why_not"]
 
+PROJECT = Path(__file__).parents[2]
+"""Ours, with its virtual environment: it may lie below /tmp, where nspawn mounts a directory of its own."""
 _BOOT_SECONDS = 60.0
 _TARGET = """[Unit]
 Description=bus and journal, nothing else
@@ -142,7 +144,8 @@ def _nspawn(merged: Path, share: Path, log: Path, groups: list[Path]) -> subproc
     join = "".join(f"echo $$ > {group}/cgroup.procs; " for group in groups)
     command = (
         f"{join}exec systemd-nspawn -D {merged} --register=no --keep-unit --private-network "
-        f"--machine=rig{os.getpid()} --link-journal=no --bind={share}:/share --boot systemd.unit=rig.target"
+        f"--machine=rig{os.getpid()} --link-journal=no --bind={share}:/share --bind-ro={PROJECT} "
+        "--boot systemd.unit=rig.target"
     )
     with log.open("wb") as out:
         return subprocess.Popen(

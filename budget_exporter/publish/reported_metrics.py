@@ -56,10 +56,12 @@ def charges_of(facts: RankFacts, *, charged: bool | None) -> dict[Component, Pri
     else:
         rows = {
             "weights": facts.weights,
-            "activation": facts.activation,
+            # With all that was consumed as one figure (vLLM 0.27) the peak is charged as a transient headroom.
+            "headroom" if facts.consumed is not None else "activation": facts.activation,
             "non_torch": facts.non_torch,
             "consumed": facts.consumed,
             "cuda_graphs": facts.graph_estimate if charged else None,
+            "multimodal": facts.multimodal,
         }
     return {component: printed for component, printed in rows.items() if printed is not None}
 

@@ -8,12 +8,15 @@ from html.parser import HTMLParser
 
 import pytest
 
-from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.boot import Phase
+from budget_exporter.facts.engine import Placement, Shape
+from budget_exporter.facts.ledger import Limit
 from budget_exporter.facts.snapshot import Snapshot
+from budget_exporter.facts.verdict import FINDINGS
 from budget_exporter.publish import page
-from budget_exporter.publish.page.figures import NOTHING, age, gib, signed_gib, utc
+from budget_exporter.publish.page.figures import NOTHING, age, gib, signed_gib, size_text, utc
 from budget_exporter.publish.page.html import Html, join, tag
-from budget_exporter.units import GIB
+from budget_exporter.units import GIB, MIB
 from tests.publish import snapshots
 from tests.publish.snapshots import AT, gib as printed
 
@@ -113,6 +116,105 @@ def test_an_engine_that_is_down_says_so_and_how_it_died() -> None:
     assert "31.29 GiB free" in text
     assert "auto_restart" in text
     assert "41 seen" in text
+
+
+def one(before: Snapshot, **changes: object) -> Snapshot:
+    """Return ``before`` with its one engine changed."""
+    return replace(before, engines=(replace(before.engines[0], **changes),))  # type: ignore[arg-type]
+
+
+def test_a_margin_of_a_boot_is_shown_and_not_judged() -> None:
+    before = snapshots.healthy()
+    verdict = before.engines[0].verdict
+    booting = replace(verdict, knife_edge={"predicted_margin": False})
+    reader = read(one(before, phase="loading", verdict=booting))
+    assert "0.89 GiB left at high water 0.93 GiB left now not judged while loading" in reader.text
+    assert "above the floor" not in reader.text
+    assert "tile good" not in {attrs.get("class") for _, attrs in reader.tags}
+
+
+def test_an_engine_that_is_down_has_no_margins() -> None:
+    before = snapshots.healthy()
+    verdict = before.engines[0].verdict
+    nothing = {rank: replace(of, margin_now=None, margin_high_water=None) for rank, of in verdict.ranks.items()}
+    text = read(one(before, up=False, phase="stopped", verdict=replace(verdict, ranks=nothing))).text
+    assert "left at high water" not in text
+    assert "Ledger of rank 1" in text
+
+
+def test_an_engine_nobody_has_seen_run_says_so() -> None:
+    text = read(one(snapshots.crash_loop(), sighting=None, phase="unknown", last_failure=None, restarts=0)).text
+    assert "No main process is running, and none has been seen since the exporter started." in text
+
+
+def test_a_death_of_the_last_hour_is_told_while_the_engine_serves_again() -> None:
+    before = snapshots.knife_edge()
+    failure = before.engines[0].last_failure
+    assert failure is not None
+    again = one(before, last_failure=replace(failure, at=AT - 60))
+    told = f"Died: runtime_oom while serving on rank 0, 1 min ago ({utc(AT - 60)}): tried 50.00 MiB, 0 bytes free."
+    text = read(again).text
+    assert told in text
+    assert "Died:" not in read(before).text
+    assert "deaths runtime_oom 2, first_request_oom 1" in text
+
+
+def test_the_phase_of_a_dying_engine_is_no_quiet_one() -> None:
+    def pill(phase: Phase) -> str | None:
+        tags = read(one(snapshots.healthy(), phase=phase)).tags
+        return next(attrs["class"] for name, attrs in tags if name == "span")
+
+    assert pill("failing") == pill("stopped") == "pill bad"
+    assert pill("serving") == pill("loading") == "pill phase"
+
+
+def test_every_finding_is_explained() -> None:
+    before = snapshots.healthy()
+    verdict = before.engines[0].verdict
+    for finding in FINDINGS:
+        text = read(one(before, verdict=replace(verdict, findings={finding: True}))).text
+        assert re.search(rf"\b{finding} : \w", text) or finding == "knife_edge", finding
+
+
+def test_a_finding_that_costs_nothing_does_not_warn() -> None:
+    before = snapshots.healthy()
+    (engine,) = before.engines
+    assert engine.ledger is not None
+    held = replace(engine.verdict, findings={"kv_price_drift": True, "graph_charge_negative": True})
+    reader = read(one(before, verdict=held))
+    assert (
+        "kv_price_drift : a token of KV costs 7,888 B, planned were 9,190 B: the reserve of one request" in reader.text
+    )
+    assert "alarms mild" not in {attrs.get("class") for _, attrs in reader.tags}
+    dearer = replace(engine.ledger, kv_bytes_per_token={"registry": 9190, "measured": 11597})
+    short = read(one(before, verdict=held, ledger=dearer))
+    assert "a token of KV costs 11,597 B, planned were 9,190 B: the reserve of one request holds less" in short.text
+    assert "alarms mild" in {attrs.get("class") for _, attrs in short.tags}
+
+
+def test_why_no_law_was_applied() -> None:
+    before = snapshots.healthy()
+    nowhere = Placement("0", None, "no device that the engine's runtime can open")
+    text = read(one(before, ledger=None, placements=(nowhere,))).text
+    assert "law none: no device that the engine's runtime can open" in text
+
+
+def test_limits_that_differ_name_their_ranks() -> None:
+    before = snapshots.healthy()
+    (engine,) = before.engines
+    assert engine.ledger is not None
+    measured = replace(engine.ledger.ranks["1"], limit=Limit(0.98, 0.98, 0.98, "measured"))
+    ranks = {**engine.ledger.ranks, "1": measured}
+    text = read(one(before, ledger=replace(engine.ledger, ranks=ranks))).text
+    assert "utilization 0.982; limit of rank 0: 0.982 (printed: 0.981 to 0.983), of rank 1: 0.98" in text
+    assert "utilization 0.982; limit 0.982 (printed: 0.981 to 0.983)" in read(before).text
+
+
+def test_notes_stand_in_a_list_of_their_own() -> None:
+    before = snapshots.plain()
+    reader = read(before)
+    assert "law vllm_gpu, assumed" in reader.text
+    assert "no version was printed" in reader.texts
 
 
 def test_an_engine_that_may_be_down_is_no_trouble() -> None:
@@ -227,6 +329,22 @@ def test_figures_keep_their_sign_and_unknown_is_a_dash() -> None:
     assert gib(None) == signed_gib(None) == "\N{EN DASH}" == NOTHING
     assert signed_gib(GIB) == "+1.00"
     assert signed_gib(-1) == signed_gib(1) == "0.00"
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (0, "0 bytes"),
+        (1023, "1023 bytes"),
+        (1024, "1.00 KiB"),
+        (2 * MIB, "2.00 MiB"),
+        (50 * MIB, "50.00 MiB"),
+        (GIB, "1.00 GiB"),
+        (-76 * MIB, "-76.00 MiB"),
+    ],
+)
+def test_a_small_size_keeps_its_unit(size: int, text: str) -> None:
+    assert size_text(size) == text
 
 
 def test_a_time_no_calendar_has_is_shown_as_it_is() -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from budget_exporter.facts.boot import Failure
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.facts.verdict import Floors, RankVerdict
-from budget_exporter.publish.engine_metrics import model_name_of, version_of
-from budget_exporter.publish.flags import shown
-from budget_exporter.publish.model_metrics import utilization_of
-from budget_exporter.publish.page import ledger
-from budget_exporter.publish.page.figures import NOTHING, age, count, gib, utc
+from budget_exporter.publish.page import findings, identity, ledger
+from budget_exporter.publish.page.figures import gib
 from budget_exporter.publish.page.html import Html, join, tag
 from budget_exporter.publish.ranks import facts_of, ranks_of
 from budget_exporter.units import gib_text
 
 __all__ = ["is_troubled", "section"]
+
+_RECENT_S = 3600.0
+_DYING = frozenset({"failing", "stopped"})
 
 
 def is_troubled(state: EngineState) -> bool:
@@ -24,14 +23,16 @@ def is_troubled(state: EngineState) -> bool:
 
 def section(state: EngineState, *, now: float) -> Html:
     """Return everything known of one engine; ``now`` is the Unix time ages are counted to."""
-    title = tag("h2", state.name, _pill(state.phase, "phase"), _life(state))
-    margins = [_margin(state, verdict) for verdict in state.verdict.ranks.values()]
+    title = tag("h2", state.name, _pill(state.phase, "bad" if state.phase in _DYING else "phase"), _life(state))
+    # What is gone holds nothing: its devices are shown below.
+    margins = [_margin(state, verdict) for verdict in state.verdict.ranks.values()] if state.up else []
     return tag(
         "section",
         title,
         _alarms(state, now),
         tag("div", *margins, class_="tiles") if margins else None,
-        _identity(state, now),
+        identity.rows(state, now),
+        identity.flags(state),
         *_ledgers(state),
         class_="engine troubled" if is_troubled(state) else "engine",
     )
@@ -48,21 +49,35 @@ def _pill(text: str, kind: str) -> Html:
 
 
 def _alarms(state: EngineState, now: float) -> Html:
-    """Return knife-edge sentences before anything else, why it is down, flags it would not take, and findings."""
+    """Return knife-edge sentences before anything else, how it died, flags it would not take, and findings."""
     alarms = [tag("li", sentence) for sentence in state.verdict.sentences]
-    if state.expected and not state.up:
-        why = "" if state.last_failure is None else f" Last failure: {_failure(state.last_failure, now)}."
-        alarms.append(tag("li", f"No main process is running.{why}"))
-    # The sentences say all that the finding of the same name says.
-    findings = [
-        name for name, holds in state.verdict.findings.items() if holds and not (name == "knife_edge" and alarms)
-    ]
+    fate = _fate(state, now)
+    if fate:
+        alarms.append(tag("li", fate))
     mild = [tag("li", fault) for fault in (state.shape.faults if state.shape is not None else ())]
-    mild += [tag("li", "finding: ", tag("code", name)) for name in findings]
+    # The sentences say all that the finding of the same name says.
+    mild += [
+        findings.item(name, state)
+        for name, holds in state.verdict.findings.items()
+        if holds and not (name == "knife_edge" and state.verdict.sentences) and not findings.harmless(name, state)
+    ]
     return join(
         tag("ul", *alarms, class_="alarms") if alarms else None,
         tag("ul", *mild, class_="alarms mild") if mild else None,
     )
+
+
+def _fate(state: EngineState, now: float) -> str:
+    """Return that the engine is down, or that it died within the last hour and is back."""
+    failure = state.last_failure
+    if state.expected and not state.up:
+        if failure is not None:
+            return f"No main process is running. Last failure: {identity.death(failure, now)}."
+        seen = "" if state.sighting is not None else ", and none has been seen since the exporter started"
+        return f"No main process is running{seen}."
+    if failure is not None and now - failure.at < _RECENT_S:
+        return f"Died: {identity.death(failure, now)}."
+    return ""
 
 
 def _margin(state: EngineState, verdict: RankVerdict) -> Html:
@@ -70,6 +85,9 @@ def _margin(state: EngineState, verdict: RankVerdict) -> Html:
     device = None if place is None else place.device or f"device unknown: {place.why}"
     left = verdict.margin_high_water
     kind, words = _judgement(left, state.floors)
+    # A boot takes and gives back memory on purpose.
+    if left is not None and "measured_margin" not in state.verdict.knife_edge:
+        kind, words = "", f"not judged while {state.phase}"
     return tag(
         "div",
         tag("h3", f"rank {verdict.rank}", tag("small", device) if device else None),
@@ -77,7 +95,7 @@ def _margin(state: EngineState, verdict: RankVerdict) -> Html:
         tag("p", "left at high water"),
         tag("p", f"{gib(verdict.margin_now)} GiB left now"),
         tag("p", words, class_="words") if words else None,
-        class_=f"tile {kind}",
+        class_=f"tile {kind}".strip(),
     )
 
 
@@ -90,95 +108,6 @@ def _judgement(left: int | None, floors: Floors) -> tuple[str, str]:
     if left < floors.warning:
         return "warn", f"below the warning floor of {gib_text(floors.warning)}"
     return "good", f"above the floor of {gib_text(floors.warning)}"
-
-
-def _identity(state: EngineState, now: float) -> Html:
-    rows: list[tuple[str, str | None]] = [
-        ("model", model_name_of(state) or None),
-        ("version", version_of(state) or None),
-        ("law", _law(state)),
-        ("supervised by", _supervision(state)),
-        ("started", _moment(state.sighting.started_at, now) if state.up and state.sighting is not None else None),
-        ("phase since", _moment(state.phase_since, now) if state.phase_since is not None else None),
-        ("restarts", f"{count(state.restarts)} seen"),
-        ("last failure", _failure(state.last_failure, now) if state.last_failure is not None else None),
-        ("KV pool", _kv_pool(state)),
-        ("utilization", _utilization(state)),
-        ("host memory", _host(state)),
-    ]
-    pairs = [join(tag("dt", name), tag("dd", text)) for name, text in rows if text is not None]
-    return join(tag("dl", *pairs), _flags(state))
-
-
-def _law(state: EngineState) -> str | None:
-    if state.ledger is None:
-        return "none could be applied: too little is known of this engine"
-    assumed = ", assumed" if state.ledger.assumed else ""
-    text = f"{state.ledger.law} {state.ledger.version}".strip() + assumed
-    return ". ".join([text, *state.ledger.notes])
-
-
-def _supervision(state: EngineState) -> str:
-    parts = [state.supervisor, state.unit]
-    if state.supervision is not None:
-        parts += [state.supervision.state, state.supervision.result]
-        if state.supervision.nrestarts is not None:
-            parts.append(f"its own count of restarts: {state.supervision.nrestarts}")
-    return " \N{MIDDLE DOT} ".join(part for part in parts if part)
-
-
-def _moment(at: float, now: float) -> str:
-    return f"{age(now - at)} ago ({utc(at)})"
-
-
-def _failure(failure: Failure, now: float) -> str:
-    rank = "" if failure.rank is None else f" on rank {failure.rank}"
-    sizes = [
-        "" if failure.tried is None else f"tried {gib_text(failure.tried.bytes)}",
-        "" if failure.free is None else f"{gib_text(failure.free.bytes)} free",
-    ]
-    detail = ", ".join(size for size in sizes if size)
-    text = f"{failure.cause} while {failure.phase}{rank}, {_moment(failure.at, now)}"
-    return f"{text}: {detail}" if detail else text
-
-
-def _kv_pool(state: EngineState) -> str | None:
-    law = None if state.ledger is None else state.ledger.kv_pool_tokens
-    engine = None if state.report is None else state.report.kv_tokens
-    if law is None and engine is None:
-        return None
-    text = f"law {count(law)} tokens, engine {count(engine)} tokens"
-    if state.report is not None and state.report.kv_concurrency is not None:
-        text += f" ({state.report.kv_concurrency:.2f} of the longest request)"
-    contract = state.verdict.contract_tokens
-    return text if contract is None else f"{text}, contract {count(contract)}"
-
-
-def _utilization(state: EngineState) -> str | None:
-    if state.ledger is None:
-        return None
-    texts = []
-    for rank in state.ledger.ranks.values():
-        share, limit = utilization_of(rank, state.ledger.utilization_ratio), rank.limit
-        asked = NOTHING if share is None else f"{share:.4g}"
-        bound = "limit unknown" if limit is None else f"limit {limit.ratio:.4g}"
-        if limit is not None and limit.low < limit.high:
-            bound += f" (printed: {limit.low:.4g} to {limit.high:.4g})"
-        texts.append(f"{asked}, {bound}")
-    return "; ".join(dict.fromkeys(texts)) or None  # ranks that agree say it once
-
-
-def _host(state: EngineState) -> str | None:
-    terms = () if state.ledger is None else state.ledger.host
-    return ", ".join(f"{term.name} {gib_text(term.bytes)} ({term.source})" for term in terms) or None
-
-
-def _flags(state: EngineState) -> Html | None:
-    given = {} if state.shape is None else shown(state.shape.given)
-    if not given:
-        return None
-    flags = [tag("li", tag("code", f"{flag} {value}".strip())) for flag, value in given.items()]
-    return tag("details", tag("summary", "Budget flags as given"), tag("ul", *flags, class_="flags"))
 
 
 def _ledgers(state: EngineState) -> list[Html]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
-from budget_exporter.units import GIB
+from budget_exporter.units import GIB, KIB, MIB, gib_text
 
-__all__ = ["NOTHING", "age", "count", "gib", "signed_gib", "utc"]
+__all__ = ["NOTHING", "age", "count", "gib", "ratio", "signed_gib", "size_text", "utc"]
 
 NOTHING = "\N{EN DASH}"
 """What stands where a fact is unknown; never a zero."""
@@ -29,6 +29,21 @@ def signed_gib(size: int | None) -> str:
 def count(number: int | None) -> str:
     """Return a whole number with thousands set apart."""
     return NOTHING if number is None else f"{number:,}"
+
+
+def size_text(size: int) -> str:
+    """Return ``size`` bytes in the unit the engine prints it in: 50 MiB would read 0.05 GiB, and 2 MiB nothing."""
+    if abs(size) >= GIB:
+        return gib_text(size)
+    for unit, name in ((MIB, "MiB"), (KIB, "KiB")):
+        if abs(size) >= unit:
+            return f"{size / unit:.2f} {name}"
+    return f"{size} bytes"
+
+
+def ratio(share: float) -> str:
+    """Return a share as flags have it: ``0.982``, ``1.0``."""
+    return str(round(share, 4))
 
 
 def age(seconds: float) -> str:

@@ -19,7 +19,7 @@ def devices(states: tuple[DeviceState, ...]) -> Html:
     title = tag("h2", "Devices", tag("small", "GiB"))
     if not states:
         return tag("section", title, tag("p", "No device has answered.", class_="quiet"))
-    head = tag("tr", *(tag("th", text, scope="col") for text in ("size", "used", "high water", "left", "GTT")))
+    head = tag("tr", *(tag("th", text, scope="col") for text in ("size", "used", "high water", "least left", "GTT")))
     bodies = [_device(state) for state in states]
     return tag("section", title, tag("table", tag("thead", head), *bodies, class_="devices"))
 

@@ -2,7 +2,7 @@
 vLLM's command-line flags by name and by how many values they take.
 
 The names are a fact of vLLM 0.8.5 to 0.33 (0.32 asked of its own parser, the others read in ``engine/arg_utils.py`` and
-``entrypoints/openai/cli_args.py``) and of the expert-offload fork. They are listed because an abbreviation can only be
+``entrypoints/openai/cli_args.py``), of the expert-offload fork and, where a law asks for it, of Gaudi's. They are listed because an abbreviation can only be
 understood against all names it might stand for.
 """
 
@@ -81,7 +81,8 @@ logging-config logits-processor-pattern logprobs-mode long-lora-scaling-factors 
 lora-dtype lora-extra-vocab-size mamba-backend mamba-block-size mamba-cache-dtype mamba-cache-mode
 mamba-cache-philox-rounds mamba-ssm-cache-dtype mamba-ssu-algorithm master-addr master-port max-cpu-loras
 max-cudagraph-capture-size max-log-len max-logprobs max-long-partial-prefills max-lora-cls-labels max-lora-rank
-max-loras max-model-len max-num-active-seqs max-num-batched-tokens max-num-partial-prefills max-num-queued-reqs
+max-loras max-model-len max-num-active-seqs max-num-batched-tokens max-num-partial-prefills max-num-prefill-seqs
+max-num-queued-reqs
 max-num-queued-tokens max-num-scheduled-tokens max-num-seqs max-parallel-loading-workers max-prompt-adapter-token
 max-prompt-adapters max-seq-len-to-capture media-io-kwargs middleware mm-encoder-attn-backend mm-encoder-attn-dtype
 mm-encoder-fp8-scale-path mm-encoder-fp8-scale-save-margin mm-encoder-fp8-scale-save-path mm-encoder-tp-mode
@@ -143,7 +144,7 @@ enable-mamba-fine-grained-prefix-cache enable-multimodal-encoder-data-parallel e
 eplb-log-balancedness eplb-step-interval eplb-window-size expand-tools-even-if-tool-choice-none
 guided-decoding-backend guided-decoding-disable-additional-properties guided-decoding-disable-any-whitespace
 guided-decoding-disable-fallback logits-processor-pattern long-lora-scaling-factors lora-extra-vocab-size
-max-long-partial-prefills max-num-partial-prefills max-prompt-adapter-token max-prompt-adapters
+max-long-partial-prefills max-num-partial-prefills max-num-prefill-seqs max-prompt-adapter-token max-prompt-adapters
 max-seq-len-to-capture multi-step-stream-outputs num-lookahead-slots num-redundant-experts num-scheduler-steps
 override-attention-dtype override-neuron-config override-pooler-config preemption-mode prompt-adapters
 qlora-adapter-name-or-path rope-scaling rope-theta scheduler-delay-factor swap-space task

@@ -19,14 +19,31 @@ _ENVIRON = """
     CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
     HABANA_VISIBLE_DEVICES HABANA_VISIBLE_MODULES NEURON_LOGICAL_NC_CONFIG NEURON_RT_NUM_CORES NEURON_RT_VISIBLE_CORES
     TPU_VISIBLE_CHIPS TPU_VISIBLE_DEVICES ZE_AFFINITY_MASK
-    PODMAN_SYSTEMD_UNIT PROMETHEUS_MULTIPROC_DIR
+    PODMAN_SYSTEMD_UNIT PROMETHEUS_MULTIPROC_DIR PT_HPU_LAZY_MODE
     PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
-    VLLM_CONFIGURE_LOGGING VLLM_CPU_KVCACHE_SPACE VLLM_CUDAGRAPH_MEM_BASE_MB VLLM_CUDAGRAPH_MEM_ESTIMATE_MB
-    VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB VLLM_ENABLE_STARTUP_PLAN VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE
-    VLLM_KV_CACHE_LAYOUT VLLM_LOGGING_LEVEL VLLM_LOGGING_STREAM VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS
-    VLLM_PROCESS_NAME_PREFIX VLLM_SERVER_DEV_MODE VLLM_USE_V2_MODEL_RUNNER VLLM_WORKER_MULTIPROC_METHOD
+    VLLM_BUCKETING_FROM_FILE VLLM_BUCKETING_STRATEGY VLLM_COMPACT_GDN VLLM_CONFIGURE_LOGGING VLLM_CONTIGUOUS_PA
+    VLLM_CPU_KVCACHE_SPACE VLLM_CUDAGRAPH_MEM_BASE_MB VLLM_CUDAGRAPH_MEM_ESTIMATE_MB VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB
+    VLLM_ENABLE_BUCKETING VLLM_ENABLE_STARTUP_PLAN VLLM_EXPONENTIAL_BUCKETING VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE
+    VLLM_GRAPH_DECODE_STRATEGY VLLM_GRAPH_MEM_MARGIN VLLM_GRAPH_PROMPT_RATIO VLLM_GRAPH_PROMPT_STRATEGY
+    VLLM_GRAPH_RESERVED_MEM VLLM_KV_CACHE_LAYOUT VLLM_LOGGING_LEVEL VLLM_LOGGING_STREAM
+    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS VLLM_PROCESS_NAME_PREFIX VLLM_SERVER_DEV_MODE VLLM_SKIP_WARMUP
+    VLLM_USE_V1 VLLM_USE_V2_MODEL_RUNNER VLLM_WORKER_MULTIPROC_METHOD
 """
-ENVIRON_ALLOWED: frozenset[str] = frozenset(_ENVIRON.split())
+_BUCKETS = frozenset(
+    f"VLLM_{dimension}_BUCKET_{parameter}"
+    for dimension in (
+        "PROMPT_BS",
+        "PROMPT_SEQ",
+        "PROMPT_QUERY",
+        "PROMPT_CTX",
+        "DECODE_BS",
+        "DECODE_SEQ",
+        "DECODE_BLOCK",
+    )
+    for parameter in ("MIN", "STEP", "MAX", "PAD_MAX", "PAD_PERCENT")
+)
+"""Gaudi's bucket settings."""
+ENVIRON_ALLOWED: frozenset[str] = frozenset(_ENVIRON.split()) | _BUCKETS
 """The only environment variables that are kept of a watched process: no key, token or address is among them."""
 
 _GIVEN = """
@@ -37,10 +54,10 @@ _GIVEN = """
     enable-prefix-caching enable-sleep-mode enforce-eager expert-direct-load expert-offload-mem expert-precise-memory
     expert-resident-layers gpu-memory-utilization headless kv-cache-dtype kv-cache-memory-bytes kv-offloading-size
     load-format mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype max-cudagraph-capture-size
-    max-lora-rank max-loras max-model-len max-num-batched-tokens max-num-seqs max-seq-len-to-capture
-    mm-ipc-gpu-memory-gb mm-processor-cache-gb nnodes node-rank num-gpu-blocks-override optimization-level
-    pipeline-parallel-size ple-cache-gb ple-cache-reuse ple-nvme-offload port prefill-context-parallel-size
-    quantization spec-method spec-tokens swap-space tensor-parallel-size
+    max-lora-rank max-loras max-model-len max-num-batched-tokens max-num-prefill-seqs max-num-seqs
+    max-seq-len-to-capture mm-ipc-gpu-memory-gb mm-processor-cache-gb nnodes node-rank num-gpu-blocks-override
+    optimization-level pipeline-parallel-size ple-cache-gb ple-cache-reuse ple-nvme-offload port
+    prefill-context-parallel-size quantization spec-method spec-tokens swap-space tensor-parallel-size
 """
 GIVEN_ALLOWED: frozenset[str] = frozenset(_GIVEN.split())
 """The only flags that ``Shape.given`` repeats, by their name without dashes."""

@@ -8,21 +8,23 @@ from typing import Any
 
 from budget_exporter.evidence.records import Writer
 from budget_exporter.evidence.statements import BootFact, PlanFact, RankFact, Statement
-from budget_exporter.facts.boot import BootReport, Plan, Printed, RankFacts
+from budget_exporter.facts.boot import BootReport, GraphProfile, Plan, Printed, RankFacts
 
 __all__ = ["Collected"]
 
-_Value = Printed | int
+_Value = Printed | int | GraphProfile
 _RANK_FIELDS = frozenset(each.name for each in fields(RankFacts))
 _NAMED = (
     "version",
     "release",
     "model",
     "architecture",
+    "core",
     "device_type",
     "kv_tokens",
     "kv_concurrency",
     "max_model_len",
+    "model_runner",
     "graphs",
 )
 _SMALLEST = ("kv_tokens", "kv_concurrency")
@@ -129,25 +131,26 @@ class Collected:
         grouped: dict[int | None, list[_Process]] = {}
         for process in self.processes.values():
             grouped.setdefault(self.rank_of(process.writer), []).append(process)
-        made = {rank: self._rank_facts(processes) for rank, processes in grouped.items()}
+        made = {rank: self._rank_facts(processes, self._known(rank)) for rank, processes in grouped.items()}
         common = made.pop(None, RankFacts()).over(self.base.common)
         ranks = {rank: facts for rank, facts in made.items() if rank is not None}
         for rank, facts in self.base.ranks.items():
             ranks[rank] = ranks[rank].over(facts) if rank in ranks else facts
         return common, ranks
 
-    def _rank_facts(self, processes: Iterable[_Process]) -> RankFacts:
+    def _known(self, rank: int | None) -> RankFacts:
+        """Return what was known of a rank before; of lines that named no rank what was known of those."""
+        return self.base.common if rank is None else self.base.ranks.get(rank, RankFacts())
+
+    def _rank_facts(self, processes: Iterable[_Process], known_before: RankFacts) -> RankFacts:
         found = list(processes)
         facts = _agreed([process.facts for process in found])
         plan = _agreed([process.plan for process in found])
-        first = {
-            "kv_available": ("kv_reduced", "kv_available", "kv_in_use"),
-            "graph_capture": ("graph_capture", "graph_pool"),
-        }
-        for name, candidates in first.items():
-            value = next((facts[each] for each in candidates if each in facts), None)
-            if value is not None:
-                facts[name] = value
+        available = _kv_available(facts, known_before)
+        if available is not None:
+            facts["kv_available"] = available
+        if "graph_capture" not in facts and "graph_pool" in facts:
+            facts["graph_capture"] = facts["graph_pool"]
         activation = self._activation(facts)
         if activation is not None:
             facts["activation"] = activation
@@ -191,6 +194,22 @@ class Collected:
 def _plan_charges(facts: Iterable[RankFacts]) -> bool:
     """Tell whether an expert-offload plan was printed with a graph row: the plan is the charge."""
     return any(each.plan is not None and each.plan.cuda_graphs is not None for each in facts)
+
+
+def _kv_available(facts: Mapping[str, _Value], before: RankFacts) -> _Value | None:
+    """
+    Return the KV pool after what is reserved for multimodal decoding.
+
+    The lines of what is available and of what is in use both tell the pool before it (vLLM 0.25 and later,
+    ``determine_available_memory``); only the line of the reservation itself tells what is left.
+    """
+    if "kv_reduced" in facts:
+        return facts["kv_reduced"]
+    whole = facts.get("kv_available", facts.get("kv_in_use"))
+    reserved = facts.get("multimodal", before.multimodal)
+    if not isinstance(whole, Printed) or not isinstance(reserved, Printed):
+        return whole
+    return Printed(whole.bytes - reserved.bytes, whole.rounding + reserved.rounding)
 
 
 def _compatible(one: _Value, other: _Value) -> bool:

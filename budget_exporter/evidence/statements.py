@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from budget_exporter.facts.boot import Cause, Phase, Printed
+from budget_exporter.facts.boot import Cause, GraphProfile, Phase, Printed
 from budget_exporter.units import printed_bytes, rounding_of
 
 __all__ = [
@@ -47,7 +47,7 @@ class RankFact:
     """A figure of the rank that wrote the line; ``name`` is a field of RankFacts or one that boot.py derives from."""
 
     name: str
-    value: Printed | int
+    value: Printed | int | GraphProfile
 
 
 @dataclass(frozen=True, slots=True)

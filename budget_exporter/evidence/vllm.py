@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from budget_exporter.evidence import vllm_graphs
 from budget_exporter.evidence.arguments_line import named_args
 from budget_exporter.evidence.statements import (
     INTEGER,
@@ -20,7 +21,6 @@ from budget_exporter.evidence.statements import (
     RankFact,
     Statement,
     count,
-    figure,
     sizes,
 )
 
@@ -55,6 +55,12 @@ def _args(match: re.Match[str]) -> Iterable[Statement]:
 def _engine(match: re.Match[str]) -> Iterable[Statement]:
     yield Mark("engine", "starting")
     yield BootFact("version", match["version"])
+    if match["core"] is not None:
+        yield BootFact("core", match["core"])
+
+
+def _runner(match: re.Match[str]) -> Iterable[Statement]:
+    yield BootFact("model_runner", "V1" if "using the V1" in match[0] else "V2")
 
 
 def _config(match: re.Match[str]) -> Iterable[Statement]:
@@ -76,24 +82,8 @@ def _tokens(match: re.Match[str]) -> Iterable[Statement]:
     yield BootFact("kv_tokens", count(match[1]))
 
 
-def _graphs(match: re.Match[str]) -> Iterable[Statement]:
-    yield Mark("profiling_graphs", "profiling")
-    yield BootFact("graphs", sum(int(number) for number in re.findall(r"=(\d+) \(", match[0])))
-
-
 def _rank_of(match: re.Match[str]) -> Iterable[Statement]:
     yield RankFact("rank", int(match[1]))
-
-
-def _pool(match: re.Match[str]) -> Iterable[Statement]:
-    yield RankFact("graph_pool", figure(match[1], "GiB"))
-    if match[2] is not None:
-        yield RankFact("graph_estimate", figure(match[2], "GiB"))
-
-
-def _capture(match: re.Match[str]) -> Iterable[Statement]:
-    yield Mark("captured", "warming_up")
-    yield RankFact("graph_capture", figure(match[1], match[2]))
 
 
 def _available(match: re.Match[str]) -> Iterable[Statement]:
@@ -104,10 +94,6 @@ def _available(match: re.Match[str]) -> Iterable[Statement]:
 def _loaded(match: re.Match[str]) -> Iterable[Statement]:
     yield Mark("loaded", "profiling")
     yield from sizes(match)
-
-
-def _charge(match: re.Match[str]) -> Iterable[Statement]:
-    yield BootFact("graph_charge_applied", "is enabled" in match[0])
 
 
 _SNAPSHOT = rf"(?P<free_at_init>{_N})/(?P<size_at_init>{_N})\s?GiB"
@@ -132,7 +118,7 @@ _IDENTITY = (
     Pattern("non-default args", re.compile(r"non-default args: (?P<args>\{.*)"), _args, budget=False),
     Pattern(
         r"LLM engine \(v",
-        re.compile(r"Initializing an? (?:V\d )?LLM engine \(v(?P<version>[^)\s]{1,80})\)"),
+        re.compile(r"Initializing an? (?:(?P<core>V\d) )?LLM engine \(v(?P<version>[^)\s]{1,80})\)"),
         _engine,
         budget=False,
     ),
@@ -151,6 +137,12 @@ _IDENTITY = (
         "Auto-fit max_model_len",
         re.compile(r"Auto-fit max_model_len: .{0,80}? to (\d{1,12})[\s.]"),
         _length,
+        budget=False,
+    ),
+    Pattern(
+        "Using V2 Model Runner|using the V1 model runner instead",
+        re.compile(r"Using V2 Model Runner(?=[\s.])|using the V1 model runner instead"),
+        _runner,
         budget=False,
     ),
     Pattern(r"local_rank=", re.compile(r"world_size=\d+ rank=(\d{1,6}) local_rank=\d+ "), _rank_of, budget=False),
@@ -212,36 +204,11 @@ _MEMORY = (
         _available,
     ),
     _row("GiB for KV cache on node", rf"with (?P<requested>{_N}) GiB requested memory for the worker"),
+    _row("frontend multimodal decoding", rf"Reserving (?P<multimodal>{_N})\s?GiB of GPU memory for frontend"),
     _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N})\s?GiB"),
     Pattern("KV cache size:", re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: ({_I}) tokens"), _tokens),
     Pattern(
         "Maximum concurrency", re.compile(rf"Maximum concurrency for ({_I}) tokens per request: ({_N})x"), _concurrency
-    ),
-)
-_GRAPHS = (
-    Pattern(
-        "Profiling CUDA graph memory",
-        re.compile(r"Profiling CUDA graph memory: (?:\w{1,24}=\d{1,6} \(largest=\d{1,9}\)(?:, |\s*\n))+(?<=\n)"),
-        _graphs,
-    ),
-    _row("Estimated CUDA graph memory", rf"Estimated CUDA graph memory: (?P<graph_estimate>{_N})\s?GiB"),
-    Pattern(
-        "CUDA graph memory profiling (?:is|will be) (?:en|dis)abled",
-        re.compile(
-            r"CUDA graph memory profiling is enabled|CUDA graph memory profiling is disabled|"
-            r"In v0\.19, CUDA graph memory profiling will be enabled"
-        ),
-        _charge,
-    ),
-    Pattern(
-        "Graph capturing finished",
-        re.compile(rf"Graph capturing finished in \d{{1,9}} secs?, took ({_N})\s?(GiB|MiB)(?![A-Za-z])"),
-        _capture,
-    ),
-    Pattern(
-        "CUDA graph pool memory",
-        re.compile(rf"CUDA graph pool memory: ({_N})\s?GiB \(actual\)(?:, ({_N})\s?GiB \(estimated\))?"),
-        _pool,
     ),
 )
 
@@ -272,4 +239,4 @@ _MARKS = (
     _mark(r"Avg generation throughput: (?:[1-9]|0\.\d{0,6}[1-9]).{0,80}Running: 0 reqs", "completed"),
     _mark(r"Engine \d+: Avg prompt throughput", "alive"),
 )
-PATTERNS = (*_IDENTITY, *_MEMORY, *_GRAPHS, *_MARKS)
+PATTERNS = (*_IDENTITY, *_MEMORY, *vllm_graphs.PATTERNS, *_MARKS)

@@ -98,6 +98,15 @@ class Plan:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphProfile:
+    """What the profiler measured of one mode of graphs: the first capture, each further one, and how many there are."""
+
+    first: Printed
+    per_graph: Printed
+    graphs: int
+
+
+@dataclass(frozen=True, slots=True)
 class RankFacts:
     """Figures one rank printed; None where it printed none."""
 
@@ -110,7 +119,12 @@ class RankFacts:
     consumed: Printed | None = None
     graph_estimate: Printed | None = None
     graph_capture: Printed | None = None
+    graph_full: GraphProfile | None = None
+    graph_piecewise: GraphProfile | None = None
     kv_available: Printed | None = None
+    """The KV pool, after what is reserved for the frontend's multimodal decoding."""
+    multimodal: Printed | None = None
+    """What is reserved for the frontend's multimodal decoding, out of what was available for KV."""
     kv_reserved: Printed | None = None
     """``reserved X GiB memory for KV Cache as specified by kv_cache_memory_bytes``."""
     plan: Plan | None = None
@@ -119,6 +133,16 @@ class RankFacts:
     overhead_measured: Printed | None = None
     kv_bytes_per_token_planned: int | None = None
     kv_bytes_per_token_measured: int | None = None
+    free_after_load: Printed | None = None
+    """Free memory after weights and profile run, of which Gaudi's utilization is a share."""
+    graph_reserve: Printed | None = None
+    """What Gaudi's split keeps back for HPU graphs."""
+    dummy_block: Printed | None = None
+    """The one KV block Gaudi keeps for padding (its V1 workers)."""
+    kv_blocks: int | None = None
+    """KV blocks the engine said the rank may use, the dummy block not counted."""
+    hybrid_factor: float | None = None
+    """By how much Gaudi scales down the KV memory it reports for a model of attention and recurrent layers."""
 
     def over(self, fallback: RankFacts) -> RankFacts:
         """Return these facts with the gaps filled from ``fallback`` (facts whose line named no rank)."""
@@ -151,6 +175,10 @@ class BootReport:
     architecture: str | None = None
     device_type: str | None = None
     """What the engine runs on in torch's words: ``cuda`` (ROCm too), ``cpu``, ``hpu``, ``tpu``, ``xpu``, ``neuron``."""
+    core: str | None = None
+    """Generation of the engine where its line names one: ``V0`` or ``V1``."""
+    model_runner: str | None = None
+    """``V1`` or ``V2`` where a line names the model runner."""
     phase: Phase = "unknown"
     phase_at: float | None = None
     common: RankFacts = field(default_factory=RankFacts)

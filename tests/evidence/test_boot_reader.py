@@ -516,3 +516,35 @@ def test_the_time_of_a_phase_is_the_records_else_the_stamps_else_ours() -> None:
     assert reader_of(READY).report().phase_at == NOW
     assert reader_of("2026-02-03T10:00:29.5Z " + LOADING).report().phase_at == 1770112829.5
     assert reader_of(LOADING.replace("02-03", "02-31")).report().phase_at == NOW
+
+
+RESERVED = (
+    "(Worker_TP0 pid=30) INFO 02-03 10:00:22 [w.py:201] Reserving 0.5 GiB of GPU memory for frontend multimodal "
+    "decoding (0.5 GiB raw-frame semaphore budget, 0.0 GiB decoder+CUDA-context across 1 API server(s) @ 2.05 "
+    "GiB/server); KV cache memory reduced to 6.37 GiB."
+)
+IN_USE = (
+    "(Worker_TP0 pid=30) INFO 02-03 10:00:31 [w.py:855] Free memory on device (31.29/31.86 GiB) on startup. "
+    "Current kv cache memory in use is 6.87 GiB."
+)
+
+
+def test_the_pool_is_what_multimodal_decoding_leaves_of_what_was_available() -> None:
+    facts = reader_of(AVAILABLE, RESERVED).report().ranks[0]
+    assert (facts.kv_available, facts.multimodal) == (
+        Printed(printed_bytes("6.37"), 5368709),
+        Printed(printed_bytes("0.5"), 5368709),
+    )
+    assert reader_of(AVAILABLE, RESERVED, IN_USE).report().ranks[0].kv_available == facts.kv_available
+    cut = RESERVED.partition(";")[0]
+    assert reader_of(cut, IN_USE).report().ranks[0].kv_available == Printed(
+        printed_bytes("6.87") - printed_bytes("0.5"), 2 * 5368709
+    )
+
+
+def test_a_reservation_known_before_still_holds_for_what_is_said_later() -> None:
+    resumed = BootReader(reader_of(AVAILABLE, RESERVED).report(), clock=Clock())
+    say(resumed, IN_USE)
+    available = resumed.report().ranks[0].kv_available
+    assert available is not None
+    assert available.bytes == printed_bytes("6.87") - printed_bytes("0.5")

@@ -10,7 +10,7 @@ import pytest
 from budget_exporter.evidence import Record
 from budget_exporter.evidence.boot import BootReader
 from budget_exporter.evidence.sentences import INTEREST
-from budget_exporter.facts.boot import BootReport, Printed
+from budget_exporter.facts.boot import BootReport, GraphProfile, Printed
 from budget_exporter.units import printed_bytes
 
 LINES = Path(__file__).parents[1] / "lines"
@@ -33,15 +33,18 @@ def size(printed: list[str]) -> int:
 def plain(facts: object) -> dict[str, Any]:
     """Return the facts that are there, sizes as bytes."""
     values = {name: getattr(facts, name) for name in facts.__dataclass_fields__}  # type: ignore[attr-defined]
-    return {
-        name: value.bytes if isinstance(value, Printed) else value
-        for name, value in values.items()
-        if value is not None
-    }
+    return {name: in_bytes(value) for name, value in values.items() if value is not None}
+
+
+def in_bytes(value: Any) -> Any:
+    if isinstance(value, GraphProfile):
+        return plain(value)
+    return value.bytes if isinstance(value, Printed) else value
 
 
 def expected(golden: dict[str, Any]) -> dict[str, Any]:
-    return {name: size(value) if isinstance(value, list) else value for name, value in golden.items()}
+    made = {name: expected(value) if isinstance(value, dict) else value for name, value in golden.items()}
+    return {name: size(value) if isinstance(value, list) else value for name, value in made.items()}
 
 
 @pytest.mark.parametrize("golden", GOLDEN, ids=[golden["line"][:60] for golden in GOLDEN])

@@ -2,8 +2,8 @@
 vLLM's command-line flags by name and by how many values they take.
 
 The names are a fact of vLLM 0.8.5 to 0.33 (0.32 asked of its own parser, the others read in ``engine/arg_utils.py`` and
-``entrypoints/openai/cli_args.py``), of the expert-offload fork and, where a law asks for it, of Gaudi's. They are listed because an abbreviation can only be
-understood against all names it might stand for.
+``entrypoints/openai/cli_args.py``), of the expert-offload fork and, where a law asks for one, of Gaudi's fork. They are
+listed because an abbreviation can only be understood against all names it might stand for.
 """
 
 from __future__ import annotations

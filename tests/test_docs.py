@@ -5,10 +5,20 @@ from pathlib import Path
 
 import pytest
 
+from budget_exporter import config
+from budget_exporter.cli import COMMANDS, SCENARIOS, main
 from budget_exporter.publish.catalogue import CATALOGUE
 from budget_exporter.publish.document import markdown
+from budget_exporter.sources import SOURCES
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text("utf-8")
+PAGES = [
+    ROOT / "README.md",
+    *sorted(path for room in ("docs", "alerts", "deploy") for path in (ROOT / room).rglob("*.md")),
+]
+OURS = re.compile(r"--(?:no-)?(?:config|web|path|state|source|log|scenario|version|if-nothing)[a-z.-]*")
+"""Flags of the exporter; those of the engine begin otherwise."""
 
 
 def test_metrics_page_is_what_the_catalogue_makes() -> None:
@@ -27,3 +37,49 @@ def test_help_is_one_sentence_that_a_table_can_hold(metric: object) -> None:
     assert text.endswith(".")
     assert "|" not in text
     assert "\n" not in text
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_link_within_the_project_leads_somewhere(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#:]+)\)", page.read_text("utf-8"))
+    assert [target for target in targets if not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_a_flag_that_is_named_is_one_of_the_exporter(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    help_of = {*_flags("serve", capsys), *_flags("demo", capsys)}
+    known = help_of | {flag.replace("--source.", "--no-source.") for flag in help_of}
+    named = {flag.rstrip(".") for flag in OURS.findall(page.read_text("utf-8"))}
+    assert named - known - {"--source", "--no-source", "--no-"} == set()  # --[no-]source.NAME
+
+
+def _flags(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    return set(re.findall(r"--[a-z][a-z.-]*", capsys.readouterr().out))
+
+
+def test_every_flag_of_serve_is_in_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {flag for flag in _flags("serve", capsys) if not flag.startswith("--source.")} - {"--help"}
+    assert {flag for flag in flags if flag not in README} == set()
+
+
+def test_the_readme_names_the_sources_there_are() -> None:
+    rows = re.findall(r"^\| `([a-z]+)` \|", README, re.MULTILINE)
+    assert sorted(rows) == sorted(SOURCES)
+
+
+def test_the_readme_runs_commands_and_targets_that_exist() -> None:
+    words = re.findall(r"^budget-exporter (\w+) --scenario ([\w-]+)", README, re.MULTILINE)
+    assert {scenario for command, scenario in words if command in COMMANDS} == set(SCENARIOS)
+    targets = set(re.findall(r"`make (\w+)`|^make (\w+)", README, re.MULTILINE))
+    made = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    assert {first or second for first, second in targets} <= made
+
+
+def test_the_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    (engine,) = config.load(path, frozenset(SOURCES)).engines
+    assert engine.contract_tokens == 401_408

@@ -130,7 +130,7 @@ class ProcfsSource:
         try:
             return self._proc.environ(pid, ENVIRON_ALLOWED), ""
         except PermissionError:
-            return None, f"{where}: permission denied, needs CAP_SYS_PTRACE"
+            return None, f"{where}: permission denied, needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
         except (FileNotFoundError, ProcessLookupError):
             # It has ended since its command line was read: no fault of ours, and gone at the next run.
             return None, ""

@@ -22,7 +22,8 @@ This page is generated from `budget_exporter/publish/catalogue.py`:
 - A fact that is not known has no series: absent is never 0. Alert on absence where it matters.
 - No figure is clamped: margin, drift, capture and gap may be negative.
 - Physical series carry `device`, engine series `engine` and mostly `rank`; `budget_rank_info` joins them:
-  `budget_engine_memory_utilization_ratio * on (engine, rank) group_left (device) budget_rank_info`.
+  `budget_rank_info * on (job, instance, device) group_left () budget_device_margin_bytes`. Match `job` and `instance`
+  too: engines of one name run on several hosts.
 - `budget_model_*` is what the law says, `budget_reported_*` what the engine says, `budget_device_*` the driver. Model
   and reported share labels, so that a disagreement is one subtraction.
 - `budget_engine_phase`, `budget_engine_unit_state` and `budget_engine_failures_total` have a series for every value of

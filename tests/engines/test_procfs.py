@@ -195,7 +195,9 @@ def test_without_permission_the_engine_is_shown_and_the_capability_named() -> No
         run = subprocess.run([sys.executable, "-c", UNPRIVILEGED, name], capture_output=True, text=True, check=True)
     environs, faults = json.loads(run.stdout)
     assert environs == [None]
-    assert faults == [f"{name}/4000/environ of a vLLM server: permission denied, needs CAP_SYS_PTRACE"]
+    assert faults == [
+        f"{name}/4000/environ of a vLLM server: permission denied, needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
+    ]
 
 
 def test_an_environment_that_could_not_be_read_is_tried_again(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from budget_exporter.errors import SourceError
@@ -25,14 +27,14 @@ _AHEAD = 2
 """Batches read ahead of the consumer: with the chunk of a tail this bounds what a follower holds."""
 
 
-def source(roots: Roots, poll: float = 0.25, limit: int = 65536) -> FileSource:
+def source(roots: Roots, poll: float = 0.25, limit: int = 65536, clock: Callable[[], float] = time.time) -> FileSource:
     """
     Return the log source of plain files.
 
     ``roots.rootfs`` is put before every path, ``poll`` are the seconds between two looks at a file that has not grown,
-    ``limit`` the bytes of a line that are kept.
+    ``limit`` the bytes of a line that are kept, ``clock`` gives Unix seconds.
     """
-    return FileSource(roots.rootfs, poll, limit)
+    return FileSource(roots.rootfs, poll, limit, clock)
 
 
 class FileSource:
@@ -40,23 +42,26 @@ class FileSource:
 
     name = "file"
 
-    def __init__(self, rootfs: Path, poll: float, limit: int) -> None:
+    def __init__(self, rootfs: Path, poll: float, limit: int, clock: Callable[[], float]) -> None:
         self._rootfs = rootfs
         self._poll = poll
         self._limit = limit
+        self._clock = clock
 
     async def batches(self, target: LogTarget, cursor: str | None) -> AsyncIterator[Sequence[Record]]:
         """
         Yield the file's lines from its start, or after ``cursor`` (``device:inode:offset``).
 
-        Carriage returns end a line as newlines do: a progress bar is many short lines, not one long one.
+        A line that comes once the file has been read to its end was written just now, so it has our time: its own stamp
+        has neither a zone nor a fraction. Carriage returns end a line as newlines do: a progress bar is many short
+        lines, not one long one.
         Raise SourceError where ``target.path`` is missing from the target or its directory cannot be read, SourceDenied
         where the file may not be read.
         """
         if target.path is None:
             raise SourceError(f"no path given for the log of {target.engine}")
         path = self._rootfs / target.path.lstrip("/")
-        follower = _Follower(Tail(path, cursor, self._limit), self._poll)
+        follower = _Follower(Tail(path, cursor, self._limit), self._poll, self._clock)
         follower.start()
         try:
             while True:
@@ -68,9 +73,10 @@ class FileSource:
 class _Follower:
     """One tail in one daemon thread, handing batches to the event loop."""
 
-    def __init__(self, tail: Tail, poll: float) -> None:
+    def __init__(self, tail: Tail, poll: float, clock: Callable[[], float]) -> None:
         self._tail = tail
         self._poll = poll
+        self._clock = clock
         self._loop = asyncio.get_running_loop()
         self._ready = asyncio.Event()
         self._batches: deque[Sequence[Record] | BaseException] = deque()
@@ -98,14 +104,15 @@ class _Follower:
 
     def _run(self) -> None:
         try:
-            caught_up = False
+            caught_up = live = False
             while not self._stopped.is_set():
                 batch = self._tail.read()
                 if batch or not caught_up:
                     caught_up = not batch
-                    self._hand(batch)
+                    self._hand([replace(record, at=self._clock()) for record in batch] if live else batch)
                 else:
                     self._stopped.wait(self._poll)
+                live = live or (not batch and self._tail.opened)
         except Exception as error:  # noqa: BLE001 - handed to the consumer, who raises it
             self._hand(error)
         finally:

@@ -10,6 +10,8 @@ __all__ = ["line_time"]
 
 _OLDEST = 366 * 86400.0
 _AHEAD = 60.0
+_ZONES = 26 * 3600.0
+"""From UTC-12 to UTC+14: how far apart two local clocks can be."""
 
 
 def line_time(record: float | None, outer: float | None, stamp: str, clock: Callable[[], float]) -> float:
@@ -18,7 +20,8 @@ def line_time(record: float | None, outer: float | None, stamp: str, clock: Call
 
     ``record`` is the log source's own time, ``outer`` that of an outer stamp with a zone, ``stamp`` the engine's
     ``MM-DD HH:MM:SS``. The engine prints neither year nor zone: the stamp is taken as the latest such moment of our
-    own zone that is not in the future; where there is none, ``clock`` decides.
+    own zone that is not in the future. One that is ahead by no more than zones differ was printed in another zone (a
+    container's own), and there ``clock`` decides, as it does without a stamp.
     """
     if record is not None:
         return record
@@ -30,11 +33,13 @@ def line_time(record: float | None, outer: float | None, stamp: str, clock: Call
 
 def _stamped(stamp: str, now: float) -> float | None:
     year = time.localtime(now).tm_year
-    for candidate in (year, year - 1):
+    for candidate in (year + 1, year, year - 1):
         try:
             moment = datetime.strptime(f"{candidate}-{stamp}", "%Y-%m-%d %H:%M:%S").timestamp()  # noqa: DTZ007 - no zone
         except (ValueError, OverflowError, OSError):
             continue
+        if -_ZONES <= now - moment < -_AHEAD:
+            return None
         if -_AHEAD <= now - moment <= _OLDEST:
             return moment
     return None

@@ -37,6 +37,11 @@ class Tail:
         self._dropped = False
         self._print = b""
 
+    @property
+    def opened(self) -> bool:
+        """Return whether there is a file under the path that is being read."""
+        return self._descriptor is not None
+
     def close(self) -> None:
         """Release the descriptor."""
         if self._descriptor is not None:

@@ -20,6 +20,7 @@ from budget_exporter.roots import Roots
 
 LOG = "/var/log/engine.log"
 DEADLINE = 10.0
+NOW = 1770200000.5
 
 
 @pytest.fixture
@@ -34,7 +35,7 @@ class Following:
 
     def __init__(self, root: Path, cursor: str | None = None, limit: int = 65536) -> None:
         target = LogTarget("tiny", path=LOG)
-        self._batches = source(Roots(rootfs=root), poll=0.01, limit=limit).batches(target, cursor)
+        self._batches = source(Roots(rootfs=root), poll=0.01, limit=limit, clock=lambda: NOW).batches(target, cursor)
         self.records: list[Record] = []
 
     async def until(self, *lines: bytes) -> None:
@@ -72,6 +73,29 @@ async def test_what_is_there_comes_first_then_what_is_added(log: Path, following
     write(log, b"thr")
     write(log, b"ee\n")
     await following.until(b"one", b"two", b"three")
+
+
+async def test_a_line_that_comes_while_it_is_followed_has_our_time_and_one_that_was_there_has_none(
+    tmp_path: Path, log: Path, following: Following
+) -> None:
+    write(log, b"one\n")
+    await following.until(b"one")
+    await following.caught_up()
+    write(log, b"two\n")
+    await following.until(b"one", b"two")
+    assert [record.at for record in following.records] == [None, NOW]
+    again = Following(tmp_path, following.records[0].cursor)
+    await again.until(b"two")
+    assert [record.at for record in again.records] == [None]
+    await again.end()
+
+
+async def test_a_file_that_came_late_is_history_to_its_first_end(log: Path, following: Following) -> None:
+    await following.caught_up()
+    write(log.with_name("draft"), b"one\n")
+    log.with_name("draft").rename(log)
+    await following.until(b"one")
+    assert [record.at for record in following.records] == [None]
 
 
 async def test_a_file_that_is_not_there_yet_is_waited_for(log: Path, following: Following) -> None:

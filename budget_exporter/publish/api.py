@@ -33,6 +33,7 @@ def snapshot_json(snapshot: Snapshot) -> bytes:
             engine["sighting"]["workers"] = [_only(worker, _WORKER) for worker in engine["sighting"]["workers"]]
         if engine["shape"] is not None:
             engine["shape"]["given"] = shown(engine["shape"]["given"])
+            engine["shape"]["environ"] = shown(engine["shape"]["environ"])
         if engine["report"] is not None:
             engine["report"]["args"] = shown(engine["report"]["args"])
     return msgspec.json.encode(_clean(view))

@@ -187,6 +187,7 @@ async def test_no_secret_of_a_process_leaves_by_any_path(name: str) -> None:
             model=f"s3://user:{SECRET}@example.org/models/x?token={SECRET}",
             served_model_name=None,
             given={"max-model-len": "4096", "api-key": SECRET, "HF_TOKEN": SECRET},
+            environ={"HF_TOKEN": SECRET, "VLLM_API_KEY": SECRET},
         )
         leaky.append(replace(engine, shape=shape, sighting=snapshots.sighting()))
     async with serving(replace(snapshot, engines=tuple(leaky))) as session:

@@ -210,6 +210,18 @@ def test_limits_that_differ_name_their_ranks() -> None:
     assert "utilization 0.982; limit 0.982 (printed: 0.981 to 0.983)" in read(before).text
 
 
+def test_flags_can_be_copied_and_the_environment_stands_with_them() -> None:
+    before = snapshots.healthy()
+    shape = before.engines[0].shape
+    assert shape is not None
+    given = {"max-model-len": "200704", "enable-prefix-caching": "false", "enforce-eager": "true"}
+    environ = {"VLLM_CUDAGRAPH_MEM_BASE_MB": "0", "HF_TOKEN": "secret"}
+    texts = read(one(before, shape=replace(shape, given=given, environ=environ))).texts
+    shown = ["--max-model-len 200704", "--no-enable-prefix-caching", "--enforce-eager", "VLLM_CUDAGRAPH_MEM_BASE_MB=0"]
+    assert [text for text in texts if text in shown] == shown
+    assert "secret" not in " ".join(texts)
+
+
 def test_notes_stand_in_a_list_of_their_own() -> None:
     before = snapshots.plain()
     reader = read(before)

@@ -131,9 +131,19 @@ def _host(state: EngineState) -> str | None:
 
 
 def flags(state: EngineState) -> Html | None:
-    """Return the budget flags as they were typed, folded."""
-    given = {} if state.shape is None else shown(state.shape.given)
+    """Return the budget flags, and the environment that counts, as they were given; folded."""
+    if state.shape is None:
+        return None
+    given = [_typed(flag, value) for flag, value in shown(state.shape.given).items()]
+    given += [f"{name}={value}" for name, value in sorted(shown(state.shape.environ).items())]
     if not given:
         return None
-    items = [tag("li", tag("code", f"{flag} {value}".strip())) for flag, value in given.items()]
-    return tag("details", tag("summary", "Budget flags as given"), tag("ul", *items, class_="flags"))
+    items = [tag("li", tag("code", text)) for text in given]
+    return tag("details", tag("summary", "Budget flags and environment as given"), tag("ul", *items, class_="flags"))
+
+
+def _typed(flag: str, value: str) -> str:
+    """Return a flag so that it can be copied; of a switch only its word was kept."""
+    if value in {"true", "false"}:
+        return f"--{flag}" if value == "true" else f"--no-{flag}"
+    return f"--{flag} {value}".strip()

@@ -81,6 +81,9 @@ class Shape:
     data_parallel_size: int = 1
     enforce_eager: bool = False
     speculative: bool = False
+    speculative_method: str | None = None
+    """How drafts are made (``mtp``, ``eagle3``, ``ngram``); None where the flag leaves it to the engine."""
+    speculative_tokens: int | None = None
     expert_offload: bool = False
     expert_precise_memory: bool = False
     expert_offload_mem: str | None = None

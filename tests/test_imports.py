@@ -17,6 +17,7 @@ PURE_LIBRARY = frozenset(
     {
         "__future__",
         "collections",
+        "bisect",
         "dataclasses",
         "decimal",
         "enum",

@@ -84,7 +84,7 @@ class Keys:
             return tuple(value)
         return None
 
-    def object(self, name: str) -> Keys | None:
+    def nested(self, name: str) -> Keys | None:
         """Return a nested object, None where it is absent; raise LawError for another type."""
         for _, value in self._given((name,)):
             if not isinstance(value, dict):

@@ -107,8 +107,8 @@ def _top(text: str) -> Keys:
 
 def _language_model(top: Keys) -> Keys:
     """Return the object that describes the language model: nested in a multimodal model, else the file itself."""
-    outer = top.object("thinker_config") or top
-    return next((nested for name in NESTED if (nested := outer.object(name)) is not None), outer)
+    outer = top.nested("thinker_config") or top
+    return next((inner for name in NESTED if (inner := outer.nested(name)) is not None), outer)
 
 
 def _architecture(top: Keys) -> str:
@@ -132,10 +132,10 @@ def _kv_dtype(keys: Keys) -> str | None:
     Source: vLLM 0.19 to 0.32 ``utils/torch_utils.py`` ``get_kv_cache_quant_algo_string`` (ModelOpt), and
     ``layers/attention/attention.py``, where an FP8 ``kv_cache_scheme`` of compressed-tensors is taken.
     """
-    config = keys.object("quantization_config")
+    config = keys.nested("quantization_config")
     if config is None:
         return None
-    inner = config.object("quantization") or config
+    inner = config.nested("quantization") or config
     name = inner.values.get("kv_cache_quant_algo") or config.values.get("kv_cache_quant_algo")
     if isinstance(name, str):
         return {"fp8": "fp8", "nvfp4": "nvfp4"}.get(name.lower())

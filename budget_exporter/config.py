@@ -64,6 +64,7 @@ class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overhead_anchor_tokens: Positive | None = None
     overhead_slope_per_1024_tokens: Size | None = None
     expert_bytes: Size | None = None
+    experts_per_layer: Positive | None = None
     graph_base_mib: int | None = None
     graph_per_graph_mib: int | None = None
     graphs_piecewise: int | None = None
@@ -138,6 +139,7 @@ def load(path: Path | None, sources: frozenset[str]) -> Config:
     document = yaml_file.load(path, Config)
     config = document.value
     names: set[str] = set()
+    logs: dict[str, str] = {}
     for i, engine in enumerate(config.engines):
         if engine.name in names:
             raise document.error(f"engines[{i}].name", f"another engine is called {engine.name!r}")
@@ -146,6 +148,10 @@ def load(path: Path | None, sources: frozenset[str]) -> Config:
             raise document.error(f"engines[{i}].match", "give exactly one of unit, container, served_model_name, port")
         if engine.log is not None and sum((engine.log.file is not None, engine.log.journal, engine.log.none)) != 1:
             raise document.error(f"engines[{i}].log", "give exactly one of file, journal, none")
+        if engine.log is not None and engine.log.file is not None:
+            other = logs.setdefault(engine.log.file, engine.name)
+            if other != engine.name:
+                raise document.error(f"engines[{i}].log.file", f"engine {other!r} has the same log")
         _check_floors(document, f"engines[{i}].floors", engine)
     _check_floors(document, "floors", None)
     for name in config.sources:

@@ -31,6 +31,8 @@ class EngineMemory:
     last_seen: float | None = None
     restarts: int = 0
     nrestarts: int | None = None
+    unit: str = ""
+    """Whose counter ``nrestarts`` is."""
     failures: Mapping[Cause, int] = field(default_factory=dict)
     last_failure: Failure | None = None
     report: BootReport | None = None

@@ -52,8 +52,9 @@ _GIVEN = """
     decode-context-parallel-size device-ids disable-hybrid-kv-cache-manager distributed-executor-backend dtype
     enable-chunked-prefill enable-cumem-allocator enable-expert-offload enable-expert-parallel enable-lora
     enable-prefix-caching enable-sleep-mode enforce-eager expert-direct-load expert-offload-mem expert-precise-memory
-    expert-resident-layers gpu-memory-utilization headless kv-cache-dtype kv-cache-memory-bytes kv-offloading-size
-    load-format mamba-block-size mamba-cache-dtype mamba-cache-mode mamba-ssm-cache-dtype max-cudagraph-capture-size
+    expert-resident-layers gpu-memory-utilization headless kv-cache-dtype kv-cache-memory-bytes
+    kv-offloading-backend kv-offloading-size load-format mamba-block-size mamba-cache-dtype mamba-cache-mode
+    mamba-ssm-cache-dtype max-cudagraph-capture-size
     max-lora-rank max-loras max-model-len max-num-batched-tokens max-num-prefill-seqs max-num-seqs
     max-seq-len-to-capture mm-ipc-gpu-memory-gb mm-processor-cache-gb nnodes node-rank num-gpu-blocks-override
     optimization-level pipeline-parallel-size ple-cache-gb ple-cache-reuse ple-nvme-offload port

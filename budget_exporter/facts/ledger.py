@@ -80,6 +80,7 @@ class Constants:
     overhead_anchor_tokens: int | None = None
     overhead_slope_per_1024_tokens: int | None = None
     expert_bytes: int | None = None
+    experts_per_layer: int | None = None
     graph_base_mib: int | None = None
     graph_per_graph_mib: int | None = None
     graphs_piecewise: int | None = None
@@ -110,6 +111,8 @@ class RankInput:
     free_at_init_source: Origin = "measured"
     platform: str = ""
     """amd, nvidia, neuron, gaudi, tpu or host; empty where unknown."""
+    integrated: bool = False
+    """True where the device's memory is the host's (an APU, GB10, Strix Halo)."""
 
 
 @dataclass(frozen=True, slots=True)

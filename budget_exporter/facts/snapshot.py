@@ -43,7 +43,8 @@ class EngineState:
     name: str
     expected: bool
     """False where the configuration says that it may be down: then nothing is published as ``up``."""
-    up: bool
+    up: bool | None
+    """None where nobody has looked lately, so that nothing can be claimed."""
     supervisor: SupervisorName
     unit: str
     phase: Phase

@@ -16,9 +16,12 @@ from budget_exporter.facts.ledger import Ledger, RankInput, RegistryEntry
 from budget_exporter.facts.snapshot import DeviceState, EngineState, FreeAtInit
 from budget_exporter.facts.verdict import Measured
 from budget_exporter.sidecar.fleet import Engine
-from budget_exporter.sidecar.watcher import Reading
+from budget_exporter.sidecar.follower import Reading, Resumed
 
 __all__ = ["associate", "engine_state", "place"]
+
+START_SLACK = 2.0
+"""Seconds by which a boot may seem to begin before its process: procfs and file systems count in coarse steps."""
 
 
 def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement, ...]:
@@ -29,22 +32,26 @@ def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement,
     return place_ranks(shape, sighting.environ, sighting.workers, devices)
 
 
-def associate(engine: Engine, reading: Reading | None) -> None:
+def associate(engine: Engine, reading: Reading | None, resumed: Resumed | None) -> bool:
     """
-    Give ``engine`` the boot of its log that is its present main process's.
+    Give ``engine`` the newest boot of its log where that is its present main process's; return whether it is.
 
-    A log goes on over restarts, so a boot counts only if it began after those of earlier processes, and where its lines
-    name a PID it must be the engine's own, on the host or inside its container.
+    A log goes on over restarts, so a boot counts only if it began after the process did, and where its lines name a PID
+    it must be the engine's own, on the host or inside its container.
     """
-    if reading is None or engine.main is None:
-        return
-    resumed = engine.remembered is not None and engine.remembered.main == engine.main and reading.boots == 0
-    if resumed:
+    engine.heard = reading is not None and reading.caught_up and not reading.failing
+    if reading is None or engine.main is None or engine.started_at is None:
+        return False
+    if reading.boots == 0:
+        own = resumed is not None and resumed.report is not None and resumed.main == engine.main
+    else:
+        pids = {None, engine.main.pid, engine.last.sighting.inner_pid if engine.last else None}
+        own = (
+            reading.main_pid in pids and reading.began is not None and reading.began >= engine.started_at - START_SLACK
+        )
+    if own:
         engine.report = reading.report
-        return
-    own = {engine.main.pid, engine.last.sighting.inner_pid if engine.last else None}
-    if reading.boots > engine.floor and (reading.main_pid is None or reading.main_pid in own):
-        engine.report, engine.boot = reading.report, reading.boots
+    return own
 
 
 def engine_state(
@@ -76,13 +83,13 @@ def engine_state(
     return EngineState(
         name=engine.name,
         expected=engine.config.expected if engine.config else True,
-        up=engine.running is not None,
+        up=engine.up,
         supervisor=_supervisor(engine, supervision),
         unit=engine.unit or "",
         phase=phase[0],
         phase_since=phase[1],
         restarts=engine.restarts.total,
-        failures=dict(engine.failures),
+        failures=dict(engine.deaths.counts),
         floors=policy.floors,
         sighting=engine.last.sighting if engine.last else None,
         shape=shape,
@@ -92,7 +99,7 @@ def engine_state(
         free_at_init=free,
         ledger=ledger,
         verdict=verdict,
-        last_failure=engine.last_failure,
+        last_failure=engine.deaths.last,
     )
 
 
@@ -129,7 +136,7 @@ def _ledger(
         constants = registries.override(constants, engine.config.constants)
     try:
         ledger = budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
-    except LawError as error:
+    except (LawError, ArithmeticError) as error:
         engine.trouble.note(f"no budget: {error}")
         return None
     engine.trouble.note("")

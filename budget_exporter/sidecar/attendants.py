@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 
 from budget_exporter import sources
 from budget_exporter.engines import Supervisor
-from budget_exporter.evidence import LogSource, LogTarget
-from budget_exporter.facts.boot import BootReport, Failure
+from budget_exporter.evidence import LogSource
+from budget_exporter.facts.boot import Failure
 from budget_exporter.facts.engine import Supervision
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
 from budget_exporter.sidecar.fleet import Engine
-from budget_exporter.sidecar.watcher import Follower, Health, Reading, Watcher
+from budget_exporter.sidecar.follower import Follower, Reading, Resumed, Told
+from budget_exporter.sidecar.health import Health
+from budget_exporter.sidecar.logs import Log, logs_of
+from budget_exporter.sidecar.runner import StateLog
+from budget_exporter.sidecar.watcher import Watcher
 
 __all__ = ["Attendants"]
 
@@ -26,6 +33,7 @@ CLOSE = 0.3
 class _Attended:
     """The tasks of one engine."""
 
+    log: Log | None = None
     follower: Follower | None = None
     follower_task: asyncio.Task[None] | None = None
     watcher: Watcher | None = None
@@ -33,59 +41,79 @@ class _Attended:
 
 
 class Attendants:
-    """Start, restart and end the tasks as engines come, change and go."""
+    """Start and end the tasks as engines come, change and go; ``interval`` are the seconds between two looks."""
 
-    def __init__(self, roots: Roots, off: frozenset[str], wake: Callable[[], None]) -> None:
+    def __init__(self, roots: Roots, off: frozenset[str], wake: Callable[[], None], interval: float) -> None:
         self._roots = roots
         self._off = off
         self._wake = wake
+        self._interval = interval
         self._attended: dict[str, _Attended] = {}
         self._logs: dict[str, LogSource] = {}
         self._supervisors: dict[str, Supervisor] = {}
         self._healths: dict[str, Health] = {}
-        self._unparsed: dict[str, int] = {}
-        self._unparsed_seen: dict[str, tuple[int, int]] = {}
+        self._unparsed: Counter[str] = Counter()
+        """Lines that did not parse, of the followers that are no more."""
+        self._sharing = StateLog("logs")
         self._ended: set[asyncio.Task[None]] = set()
 
-    def attend(self, engines: Iterable[Engine]) -> None:
+    def attend(self, engines: Iterable[Engine], now: float) -> None:
         """See to it that each engine has the tasks it should have."""
         present = {engine.name: engine for engine in engines}
         for name in self._attended.keys() - present.keys():
             attended = self._attended.pop(name)
-            self._end(attended.follower_task)
-            self._end(attended.watcher_task)
-        for engine in present.values():
-            attended = self._attended.setdefault(engine.name, _Attended())
-            self._attend_log(engine, attended)
+            self._end_follower(attended)
+            self._end_watcher(attended)
+        logs, shared = logs_of(present.values(), self._off, now)
+        told = f"several running engines write to {', '.join(shared)}: whose line is whose cannot be told"
+        self._sharing.note(told if shared else "")
+        for name, engine in present.items():
+            attended = self._attended.setdefault(name, _Attended())
+            # Where nobody has looked lately, what is known of the engine is no reason to change anything.
+            if engine.up is not None:
+                self._attend_log(engine, attended, logs.get(name))
             self._attend_unit(engine, attended)
 
-    def _attend_log(self, engine: Engine, attended: _Attended) -> None:
-        wanted = log_of(engine, self._off)
-        follower = attended.follower
-        if wanted is None:
-            self._end(attended.follower_task)
-            attended.follower = attended.follower_task = None
+    def _attend_log(self, engine: Engine, attended: _Attended, log: Log | None) -> None:
+        if log is attended.log or (log is not None and log.same(attended.log)):
             return
-        name, target = wanted
-        if follower is not None and follower.source_name == name and _log_name(follower.target) == _log_name(target):
+        self._end_follower(attended)
+        attended.log = log
+        if log is None:
             return
-        self._end(attended.follower_task)
-        cursor, initial = _resume(engine, target)
-        attended.follower = Follower(
-            target, self._log(name), self._health(name), self._wake, cursor=cursor, initial=initial
-        )
-        attended.follower_task = asyncio.create_task(attended.follower.run(), name=f"log {engine.name}")
+        resumed = _resumed(engine, log)
+        written = partial(_written, self._roots.rootfs, log.target.path)
+        health, source = self._health(log.source), self._log(log.source)
+        follower = Follower(log.target, source, health, self._wake, resumed=resumed, written=written)
+        health.joined(follower)
+        attended.follower = follower
+        attended.follower_task = asyncio.create_task(follower.run(), name=f"log {engine.name}")
 
     def _attend_unit(self, engine: Engine, attended: _Attended) -> None:
         unit = engine.unit
         if attended.watcher is not None and attended.watcher.unit == unit:
             return
-        self._end(attended.watcher_task)
-        attended.watcher = attended.watcher_task = None
+        self._end_watcher(attended)
         if unit is None or "systemd" in self._off:
             return
-        attended.watcher = Watcher(unit, self._supervisor("systemd"), self._health("systemd"), self._wake)
+        health = self._health("systemd")
+        attended.watcher = Watcher(unit, self._supervisor("systemd"), health, self._wake)
+        health.joined(attended.watcher)
         attended.watcher_task = asyncio.create_task(attended.watcher.run(), name=f"unit {unit}")
+
+    def _end_follower(self, attended: _Attended) -> None:
+        follower = attended.follower
+        if follower is not None:
+            self._unparsed[follower.source_name] += follower.reading.unparsed
+            self._health(follower.source_name).left(follower)
+        self._end(attended.follower_task)
+        attended.log = attended.follower = attended.follower_task = None
+
+    def _end_watcher(self, attended: _Attended) -> None:
+        if attended.watcher is not None:
+            self._health("systemd").left(attended.watcher)
+        self._end(attended.watcher_task)
+        attended.watcher = attended.watcher_task = None
 
     def _end(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:
@@ -104,17 +132,22 @@ class Attendants:
         return self._supervisors[name]
 
     def _health(self, name: str) -> Health:
-        return self._healths.setdefault(name, Health(name, 1.0))
+        return self._healths.setdefault(name, Health(name, self._interval))
 
-    def reading(self, name: str) -> Reading | None:
-        """Return what the log of the engine ``name`` has said so far."""
+    def reading(self, name: str) -> tuple[Reading | None, Resumed | None]:
+        """Return what the log of the engine ``name`` has said so far, and where its follower took it up."""
         follower = self._attended[name].follower
-        return follower.reading if follower else None
+        return (follower.reading, follower.resumed) if follower else (None, None)
 
-    def failures(self, name: str) -> list[Failure]:
+    def told(self, name: str) -> list[Told]:
         """Return the deaths found in the log since the last call."""
         follower = self._attended[name].follower
-        return follower.take_failures() if follower else []
+        return follower.take_told() if follower else []
+
+    def troubled(self, name: str) -> bool:
+        """Return whether the log of the engine may still tell of a death that has been."""
+        follower = self._attended[name].follower
+        return follower is not None and follower.troubled
 
     def past_failure(self, name: str) -> Failure | None:
         """Return the newest death in a log that was there before us."""
@@ -122,33 +155,29 @@ class Attendants:
         return follower.past_failure if follower else None
 
     def supervision(self, name: str) -> Supervision | None:
-        """Return what the supervisor last said of the engine ``name``."""
+        """Return what the supervisor last said of the engine ``name``, None while it cannot be heard."""
         watcher = self._attended[name].watcher
         return watcher.latest if watcher else None
 
     def cursors(self) -> dict[str, tuple[str, str | None]]:
         """Return each engine's log and the place reached in it."""
         return {
-            name: (_log_name(a.follower.target), a.follower.cursor)
-            for name, a in self._attended.items()
-            if a.follower is not None
+            name: (attended.log.name, attended.follower.cursor)
+            for name, attended in self._attended.items()
+            if attended.log is not None and attended.follower is not None
         }
 
     def unparsed(self) -> Mapping[str, int]:
-        """Return how many budget lines did not parse, by log source; boots that are over stay counted."""
-        for name, attended in self._attended.items():
-            if attended.follower is None:
-                continue
-            reading, source = attended.follower.reading, attended.follower.source_name
-            boots, count = self._unparsed_seen.get(name, (reading.boots, 0))
-            new = reading.report.unparsed - (count if boots == reading.boots else 0)
-            self._unparsed[source] = self._unparsed.get(source, 0) + max(new, 0)
-            self._unparsed_seen[name] = (reading.boots, reading.report.unparsed)
-        return dict(self._unparsed)
+        """Return how many budget lines did not parse, by log source."""
+        total = Counter(self._unparsed)
+        for follower in (attended.follower for attended in self._attended.values()):
+            if follower is not None:
+                total[follower.source_name] += follower.reading.unparsed
+        return total
 
     def health(self) -> list[SourceHealth]:
         """Return the health of the sources in use."""
-        return [health.health() for health in self._healths.values()]
+        return [health.health() for health in self._healths.values() if health.used]
 
     async def close(self) -> None:
         """End all tasks; those that do not end in time are left to the end of the process."""
@@ -159,31 +188,19 @@ class Attendants:
             await asyncio.wait(set(self._ended), timeout=CLOSE)
 
 
-def log_of(engine: Engine, off: frozenset[str]) -> tuple[str, LogTarget] | None:
-    """
-    Return the log source of ``engine`` and its target, None where it has none or it is switched off.
-
-    The configuration decides; without a word in it, an engine with a unit or a container is read from the journal.
-    """
-    configured = engine.config.log if engine.config else None
-    sighting = engine.last.sighting if engine.last else None
-    if configured is not None and configured.file is not None:
-        return ("file", LogTarget(engine.name, path=configured.file)) if "file" not in off else None
-    if (configured is not None and configured.none) or "journal" in off:
+def _resumed(engine: Engine, log: Log) -> Resumed | None:
+    """Return where to go on in the log and what was known there, if the state file knows this log; taken up once."""
+    memory, engine.remembered = engine.remembered, None
+    if memory is None or memory.log != log.name or memory.cursor is None:
         return None
-    unit, container = engine.unit, sighting.container if sighting else None
-    if unit is None and container is None:
+    return Resumed(memory.cursor, memory.main, memory.report)
+
+
+def _written(rootfs: Path, path: str | None) -> float | None:
+    """Return the Unix time at which a log file was last written to, None where the log is no file or is not there."""
+    if path is None:
         return None
-    return "journal", LogTarget(engine.name, unit=unit, container=container, since=engine.started_at)
-
-
-def _log_name(target: LogTarget) -> str:
-    return target.path or f"unit={target.unit or ''} container={target.container or ''}"
-
-
-def _resume(engine: Engine, target: LogTarget) -> tuple[str | None, BootReport | None]:
-    """Return where to go on in the log and what was known there, if the state file knows this log."""
-    memory = engine.remembered
-    if memory is None or memory.log != _log_name(target):
-        return None, None
-    return memory.cursor, memory.report
+    try:
+        return (rootfs / path.lstrip("/")).stat().st_mtime
+    except OSError:
+        return None

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from budget_exporter.budget import high_water
-from budget_exporter.facts.device import DeviceReport, DeviceSample, DeviceWindow, HighWater
+from budget_exporter.facts.device import DeviceIdentity, DeviceReport, DeviceSample, DeviceWindow, HighWater
 from budget_exporter.facts.snapshot import DeviceState
 
 __all__ = ["Board", "Windows", "fold"]
@@ -15,6 +15,8 @@ __all__ = ["Board", "Windows", "fold"]
 Windows = Mapping[str, DeviceWindow]
 STALE_AFTER = 3.0
 """Seconds after which a sample is no longer shown: stale data is never shown as live."""
+GONE_AFTER = 600.0
+"""Seconds after which a device that does not answer is taken to have left the host, as its source takes it."""
 HISTORY = 30.0
 """Seconds of samples kept to tell what a device held just before an engine started."""
 
@@ -54,6 +56,7 @@ class Board:
     def __init__(self, marks: Iterable[HighWater] = ()) -> None:
         self._seen: dict[str, _Seen] = {}
         self._marks = {mark.device: mark for mark in marks}
+        self._identities: dict[str, tuple[DeviceIdentity, float]] = {}
 
     @property
     def marks(self) -> tuple[HighWater, ...]:
@@ -89,10 +92,21 @@ class Board:
         mark = self._marks[device]
         return replace(mark, window=tuple(entry for entry in mark.window if entry[0] > now - high_water.WINDOW))
 
-    def free_before(self, device: str, started: float) -> int | None:
-        """Return the bytes free on ``device`` in the last sample before ``started``, None where none was taken."""
+    def identities(self, fresh: Iterable[DeviceIdentity], now: float) -> list[DeviceIdentity]:
+        """
+        Return the devices of this host: ``fresh`` ones, and those seen within the last minutes.
+
+        A device that fails for a while still has its place among the others: without it a rank would seem to move.
+        """
+        known = {i.device: i for i, at in self._identities.values() if now - at <= GONE_AFTER}
+        new = {identity.device: identity for identity in fresh}
+        self._identities.update({device: (identity, now) for device, identity in new.items()})
+        return list({**known, **new}.values())
+
+    def free_before(self, device: str, started: float, since: float = float("-inf")) -> int | None:
+        """Return the bytes free on ``device`` in the last sample from ``since`` to ``started``, None without one."""
         seen = self._seen.get(device)
         if seen is None:
             return None
-        before = [used for at, used in seen.history if at <= started]
+        before = [used for at, used in seen.history if since <= at <= started]
         return seen.window.newest.size - before[-1] if before else None

@@ -18,8 +18,8 @@ class Phases:
         """
         Return the phase of ``engine`` and the Unix time it began.
 
-        Without a line of its log the phase of a running engine is unknown. An engine that is gone is stopped, whatever
-        its last line was.
+        It is unknown where nobody has looked lately, and for a running engine without a line of its log, or whose log
+        cannot be heard now. An engine that is gone is stopped, whatever its last line was.
         """
         phase, at = self._now(engine)
         old = self._since.get(engine.name)
@@ -29,9 +29,11 @@ class Phases:
 
     @staticmethod
     def _now(engine: Engine) -> tuple[Phase, float | None]:
-        if engine.running is None:
-            return "stopped" if engine.main is not None else "unknown", engine.ended_at
-        if engine.report is not None and engine.report.phase != "unknown":
+        if engine.up is None:
+            return "unknown", None
+        if not engine.up:
+            return ("stopped", engine.ended_at) if engine.main is not None else ("unknown", None)
+        if engine.report is not None and engine.report.phase != "unknown" and engine.heard:
             return engine.report.phase, engine.report.phase_at
         return "unknown", engine.started_at
 

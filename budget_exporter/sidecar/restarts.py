@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 __all__ = ["RestartCount"]
 
@@ -21,10 +21,12 @@ class RestartCount:
 
     total: int = 0
     nrestarts: int | None = None
+    unit: str = ""
+    """Whose counter ``nrestarts`` is: another unit's is no continuation of it."""
     _announced: bool = False
     """The counter went up; the process of the last of these restarts has not been seen yet."""
-    _unannounced_at: float | None = None
-    """When a new process was counted that the counter may still account for."""
+    _unannounced: list[float] = field(default_factory=list)
+    """When new processes were counted that the counter may still account for."""
 
     def process(self, now: float) -> None:
         """Count a new main process seen at ``now``, unless the supervisor has announced it."""
@@ -32,14 +34,30 @@ class RestartCount:
             self._announced = False
             return
         self.total += 1
-        self._unannounced_at = now
+        if self.nrestarts is not None:
+            self._unannounced.append(now)
 
-    def counter(self, nrestarts: int | None, now: float) -> None:
-        """Take the supervisor's counter: what it went up by and was not seen as a process is counted."""
-        old, self.nrestarts = self.nrestarts, nrestarts
+    def silent(self, now: float) -> None:
+        """Note that the supervisor cannot be heard: its next word may be of any process counted since."""
+        self._unannounced = [now] * len(self._unannounced)
+
+    def counter(self, nrestarts: int | None, now: float, unit: str = "") -> bool:
+        """
+        Take the counter of ``unit``: what it went up by and was not seen as a process is counted.
+
+        Return whether it went up. The first word, no word, and a counter that a manual restart has reset count nothing.
+        """
+        old = self.nrestarts if unit == self.unit else None
+        self.nrestarts, self.unit = nrestarts, unit
+        lately = [at for at in self._unannounced if now - at <= LAG]
         if old is None or nrestarts is None or nrestarts <= old:
-            return  # the first word, no word, or a manual restart that reset it
-        seen = self._unannounced_at is not None and now - self._unannounced_at <= LAG
-        self._unannounced_at = None
-        self.total += nrestarts - old - seen
+            self._unannounced = lately
+            self._announced = self._announced and nrestarts == old
+            return False
+        rise = nrestarts - old
+        seen = min(rise, len(lately))
+        self._unannounced = lately[seen:]
+        self.total += rise - seen
+        # Those that nobody saw came before those that were seen.
         self._announced = not seen
+        return True

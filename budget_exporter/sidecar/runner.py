@@ -68,7 +68,7 @@ class Runner(Generic[T, A]):
         self._stop = threading.Event()
         self._taken: A | None = None
         self._began: float | None = None
-        self._born = monotonic()
+        self._gave: float | None = None
         self._health = SourceHealth(name, interval, success=False, duration=0.0, last_success=None, runs=0, failures=0)
         self._log = StateLog(f"source.{name}")
         self._thread = threading.Thread(target=self._loop, name=f"source-{name}", daemon=True)
@@ -91,6 +91,13 @@ class Runner(Generic[T, A]):
         with self._lock:
             taken, self._taken = self._taken, None
             return taken
+
+    @property
+    def fresh(self) -> bool:
+        """Return whether the newest result is no older than one run may take after the one before it."""
+        with self._lock:
+            gave = self._gave
+        return gave is not None and self._monotonic() - gave <= self._interval + self._timeout
 
     def health(self) -> SourceHealth:
         """Return the source's health; a run in flight for longer than the time limit is a failure."""
@@ -141,6 +148,7 @@ class Runner(Generic[T, A]):
             self._began = None
             if result is not None:
                 self._taken = self._fold(self._taken, result)
+                self._gave = self._monotonic()
             self._health = SourceHealth(
                 self.name,
                 self._interval,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from budget_exporter import sources
@@ -18,10 +19,18 @@ from budget_exporter.sidecar import devices
 from budget_exporter.sidecar.fleet import Running, keys
 from budget_exporter.sidecar.runner import Runner
 
-__all__ = ["Threads"]
+__all__ = ["Found", "Threads"]
 
 JOIN = 0.2
 """Seconds a thread has to end when the exporter stops; one that hangs is left alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What runs, by the finders that have looked lately; where not ``all`` have, what is missing may run unseen."""
+
+    running: list[Running]
+    all: bool
 
 
 class Threads:
@@ -59,13 +68,15 @@ class Threads:
             if sampler.join(JOIN):
                 device_source.close()
 
-    def found(self) -> list[Running]:
-        """Return what runs, by the newest result of each finder."""
-        for finder in self._finders:
+    def found(self) -> Found:
+        """Return what runs, by the newest result of each finder that has one which is not old."""
+        lately = [finder for finder in self._finders if finder.fresh]
+        for finder in lately:
             found = finder.take()
             if found is not None:
                 self._found[finder.name] = found
-        return [running for found in self._found.values() for running in found]
+        running = [running for finder in lately for running in self._found.get(finder.name, ())]
+        return Found(running, all=bool(lately) and len(lately) == len(self._finders))
 
     def windows(self) -> Iterator[devices.Windows]:
         """Yield what each sampler has folded since the last time."""

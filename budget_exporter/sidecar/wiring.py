@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from budget_exporter import registries, state
 from budget_exporter.config import Config
 from budget_exporter.errors import ConfigError
-from budget_exporter.facts.device import DeviceIdentity
 from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.snapshot import ExporterState, FreeAtInit, Snapshot
 from budget_exporter.facts.source import SourceHealth
@@ -64,11 +63,12 @@ class Sidecar:
         self._fleet = Fleet(config, remembered.engines)
         self._phases = Phases()
         self._event = asyncio.Event()
-        self._attendants = Attendants(options.roots, options.off, self._event.set)
+        self._attendants = Attendants(options.roots, options.off, self._event.set, TICK)
         self._threads = Threads(config, options.roots, options.off, self._wake)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload: tuple[bool, float] = (True, clock())
         self._born = clock()
+        self._ready = False
         self._saved = clock()
         self._save_failed = False
         self._trouble = StateLog("snapshot")
@@ -125,23 +125,27 @@ class Sidecar:
 
     def _make(self) -> None:
         now = self._clock()
-        running = self._threads.found()
-        started = self._fleet.observe(running, now)
-        self._take_windows(now)
+        found = self._threads.found()
+        started = self._fleet.observe(found.running, now, complete=found.all)
+        windows = self._windows()
+        identities = self._board.identities([w.identity for each in windows for w in each.values()], now)
+        placed = {name: assemble.place(engine, identities) for name, engine in self._fleet.engines.items()}
+        for each in windows:
+            self._board.update(each, self._epochs(placed), known=found.all and self._all_placed(placed))
         states = {s.identity.device: s for s in self._board.states(now)}
         self._threads.interest = frozenset(
-            pid for r in running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
+            pid for r in found.running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
         )
-        placed = {n: assemble.place(e, [s.identity for s in states.values()]) for n, e in self._fleet.engines.items()}
         for name in started:
             self._measure_free(self._fleet.engines[name], placed[name])
-        self._attendants.attend(self._fleet.engines.values())
+        self._attendants.attend(self._fleet.engines.values(), now)
         self._hear(now)
         self._phases.forget(set(self._fleet.engines))
         health = self._health()
+        self._ready = self._ready or all(h.settled for h in health) or now - self._born > SETTLE
         made = Snapshot(
             at=now,
-            ready=all(h.settled for h in health) or now - self._born > SETTLE,
+            ready=self._ready,
             devices=tuple(states.values()),
             engines=tuple(
                 assemble.engine_state(
@@ -161,27 +165,27 @@ class Sidecar:
         self.publish(made)
         self.snapshot = made
 
-    def _take_windows(self, now: float) -> None:
-        """Fold the samples into the marks, but not before it is known which engines hold the devices."""
-        finders = self._threads.finders()
-        if not all(health.settled for health in finders):
-            return
-        known = all(health.success for health in finders)
-        for windows in self._threads.windows():
-            others = [s.identity for s in self._board.states(now) if s.identity.device not in windows]
-            epochs = self._epochs([*others, *(window.identity for window in windows.values())])
-            self._board.update(windows, epochs, known=known)
+    def _windows(self) -> list[devices.Windows]:
+        """Return what was sampled, but not before it is known which engines hold the devices."""
+        if not all(health.settled for health in self._threads.finders()):
+            return []
+        return list(self._threads.windows())
 
-    def _epochs(self, identities: Sequence[DeviceIdentity]) -> dict[str, tuple[str, float]]:
+    def _all_placed(self, placed: Mapping[str, tuple[Placement, ...]]) -> bool:
+        """Return whether every running engine's devices are known: what one of the others holds is no baseline."""
+        running = (name for name, engine in self._fleet.engines.items() if engine.running is not None)
+        return all(placed[name] and all(p.device is not None for p in placed[name]) for name in running)
+
+    def _epochs(self, placed: Mapping[str, tuple[Placement, ...]]) -> dict[str, tuple[str, float]]:
         """Return the newest engine on each device and its start."""
         newest: dict[str, tuple[str, float]] = {}
-        for engine in self._fleet.engines.values():
+        for name, engine in self._fleet.engines.items():
             if engine.running is None or engine.started_at is None or engine.main is None:
                 continue
-            epoch = f"{engine.name}@{engine.main.boot_id}:{engine.main.start_ticks}"
-            for placement in assemble.place(engine, identities):
-                device = placement.device
-                if device is not None and (device not in newest or newest[device][1] < engine.started_at):
+            # Not the name: an engine that is renamed by a reload goes on.
+            epoch = f"{engine.main.boot_id}:{engine.main.pid}@{engine.main.start_ticks}"
+            for device in (p.device for p in placed[name] if p.device is not None):
+                if device not in newest or newest[device][1] < engine.started_at:
                     newest[device] = (epoch, engine.started_at)
         return newest
 
@@ -190,20 +194,23 @@ class Sidecar:
         if not engine.witnessed or engine.started_at is None:
             return
         for placement in placements:
-            free = self._board.free_before(placement.device, engine.started_at) if placement.device else None
+            device = placement.device
+            # A sample of the time when the process before still held the device tells nothing.
+            free = self._board.free_before(device, engine.started_at, engine.vacant_since) if device else None
             if free is not None:
                 engine.free_at_init[placement.rank] = FreeAtInit(free, 0, "measured")
 
     def _hear(self, now: float) -> None:
         """Take in what logs and supervisors said since the last time."""
         for name, engine in self._fleet.engines.items():
-            assemble.associate(engine, self._attendants.reading(name))
-            for failure in self._attendants.failures(name):
-                engine.fail(failure)
+            own = assemble.associate(engine, *self._attendants.reading(name))
+            for told in self._attendants.told(name):
+                engine.deaths.tell(told.failure, present=told.newest and own and engine.running is not None)
             past = self._attendants.past_failure(name)
-            if past is not None and engine.last_failure is None:
-                engine.last_failure = past
-            self._fleet.supervised(engine, self._attendants.supervision(name), now)
+            if past is not None and engine.deaths.last is None:
+                engine.deaths.last = past
+            troubled = self._attendants.troubled(name)
+            self._fleet.supervised(engine, self._attendants.supervision(name), now, troubled=troubled)
 
     def _health(self) -> list[SourceHealth]:
         return sorted(self._threads.health() + self._attendants.health(), key=lambda h: h.name)

@@ -103,26 +103,28 @@ def test_an_engine_that_is_gone_is_remembered_for_an_hour_and_a_configured_one_f
 
 
 def test_a_restart_while_we_were_down_counts_and_the_same_process_does_not() -> None:
-    memory = EngineMemory(main=ProcessKey(1, 10, "b"), started_at=50.0, last_seen=60.0, restarts=2, nrestarts=5)
+    memory = EngineMemory(
+        main=ProcessKey(1, 10, "b"), started_at=50.0, last_seen=60.0, restarts=2, nrestarts=5, unit="m.service"
+    )
     same = Fleet(Config(), {"m": memory})
     assert same.observe([running(1, 10, model="m")], 101.0) == []
     assert same.engines["m"].restarts.total == 2
     other = Fleet(Config(), {"m": memory})
     other.observe([running(7, 70, model="m")], 101.0)
-    other.supervised(other.engines["m"], Supervision("systemd", "m.service", "active", 8), 101.5)
+    other.supervised(other.engines["m"], Supervision("systemd", "m.service", "active", 8), 101.5, troubled=False)
     assert other.engines["m"].restarts.total == 5
 
 
 def test_what_is_remembered_comes_back() -> None:
     fleet = Fleet(Config(), {})
     fleet.observe([running(1, 10, model="m")], 101.0)
-    fleet.engines["m"].fail(Failure(101.5, "capturing", "graph_capture_oom"))
+    fleet.engines["m"].deaths.tell(Failure(101.5, "capturing", "graph_capture_oom"), present=True)
     memory = fleet.memories({"m": ("/log", "c:1")})["m"]
     assert memory.cursor == "c:1"
     again = Fleet(Config(), {"m": memory})
     again.observe([running(1, 10, model="m")], 110.0)
-    assert again.engines["m"].failures["graph_capture_oom"] == 1
-    assert again.engines["m"].last_failure == fleet.engines["m"].last_failure
+    assert again.engines["m"].deaths.counts["graph_capture_oom"] == 1
+    assert again.engines["m"].deaths.last == fleet.engines["m"].deaths.last
     assert again.memories({})["m"] == replace(memory, last_seen=110.0)
 
 
@@ -130,31 +132,32 @@ def dead(fleet: Fleet, state: str, later: float) -> Fleet:
     fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)
     fleet.observe([], 102.0)
     word = Supervision("systemd", "m.service", state, 0)  # type: ignore[arg-type]
-    fleet.supervised(fleet.engines["m"], word, 102.0 + later)
+    for now in (102.5, 102.0 + later):  # it is asked every second
+        fleet.supervised(fleet.engines["m"], word, now, troubled=False)
     return fleet
 
 
 def test_a_death_without_a_line_is_counted_by_the_supervisors_word_once_the_log_had_its_time() -> None:
     fleet = dead(Fleet(Config(), {}), "failed", FRESH - 0.1)
-    assert fleet.engines["m"].failures["unknown"] == 0
+    assert fleet.engines["m"].deaths.counts["unknown"] == 0
     fleet = dead(Fleet(Config(), {}), "failed", FRESH + 0.1)
-    assert fleet.engines["m"].failures["unknown"] == 1
-    fleet.supervised(fleet.engines["m"], Supervision("systemd", "m.service", "failed", 0), 130.0)
-    assert fleet.engines["m"].failures["unknown"] == 1
+    assert fleet.engines["m"].deaths.counts["unknown"] == 1
+    fleet.supervised(fleet.engines["m"], Supervision("systemd", "m.service", "failed", 0), 130.0, troubled=False)
+    assert fleet.engines["m"].deaths.counts["unknown"] == 1
 
 
 def test_a_planned_stop_is_no_failure() -> None:
     fleet = dead(Fleet(Config(), {}), "inactive", FRESH + 0.1)
-    assert sum(fleet.engines["m"].failures.values()) == 0
+    assert sum(fleet.engines["m"].deaths.counts.values()) == 0
 
 
 def test_a_death_that_a_line_explained_is_counted_once() -> None:
     fleet = Fleet(Config(), {})
     fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)
-    fleet.engines["m"].fail(Failure(101.9, "loading", "budget_above_free"))
+    fleet.engines["m"].deaths.tell(Failure(101.9, "loading", "budget_above_free"), present=True)
     fleet.observe([], 102.0)
-    fleet.supervised(fleet.engines["m"], Supervision("systemd", "m.service", "auto_restart", 1), 110.0)
-    assert sum(fleet.engines["m"].failures.values()) == 1
+    fleet.supervised(fleet.engines["m"], Supervision("systemd", "m.service", "auto_restart", 1), 110.0, troubled=False)
+    assert sum(fleet.engines["m"].deaths.counts.values()) == 1
 
 
 def test_a_reload_gives_engines_their_new_entries() -> None:

@@ -65,6 +65,45 @@ def test_an_old_manual_restart_does_not_swallow_a_later_automatic_one() -> None:
     assert count.total == 2
 
 
+def test_a_restart_that_was_announced_and_never_seen_does_not_swallow_one_by_hand() -> None:
+    count = RestartCount(0, 0)
+    count.counter(1, 10.0)
+    count.counter(0, 20.0)
+    count.process(20.1)
+    assert count.total == 2
+
+
+def test_what_was_seen_while_the_supervisor_could_not_be_heard_is_not_counted_again() -> None:
+    count = RestartCount(0, 4)
+    for at in (10.0, 20.0):
+        count.process(at)
+    for second in range(21, 60):
+        count.silent(float(second))
+    count.counter(7, 60.0)
+    assert count.total == 3
+    count.process(70.0)
+    count.counter(8, 70.5)
+    assert count.total == 4
+
+
+def test_a_hundred_restarts_without_a_supervisor_are_not_kept_for_its_word() -> None:
+    count = RestartCount()
+    for at in range(100):
+        count.process(float(at))
+        count.silent(float(at))
+    assert count.total == 100
+    assert count._unannounced == []
+
+
+def test_the_counter_of_another_unit_is_no_continuation() -> None:
+    count = RestartCount()
+    count.counter(2, 10.0, "a.service")
+    count.counter(9, 20.0, "b.service")
+    assert count.total == 0
+    count.counter(10, 30.0, "b.service")
+    assert count.total == 1
+
+
 @given(st.lists(st.tuples(st.booleans(), st.floats(0.1, 4.0)), max_size=30))
 def test_automatic_restarts_in_either_order_count_once(orders: list[tuple[bool, float]]) -> None:
     count = RestartCount(0, 0)

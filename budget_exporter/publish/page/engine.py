@@ -18,7 +18,7 @@ _DYING = frozenset({"failing", "stopped"})
 
 def is_troubled(state: EngineState) -> bool:
     """Return whether someone should look at this engine first."""
-    return (state.expected and not state.up) or any(state.verdict.knife_edge.values())
+    return (state.expected and state.up is False) or any(state.verdict.knife_edge.values())
 
 
 def section(state: EngineState, *, now: float) -> Html:
@@ -41,6 +41,8 @@ def section(state: EngineState, *, now: float) -> Html:
 def _life(state: EngineState) -> Html:
     if state.up:
         return _pill("up", "good")
+    if state.up is None:
+        return _pill("not looked at lately", "phase")
     return _pill("down", "bad") if state.expected else _pill("down, as allowed", "phase")
 
 
@@ -70,7 +72,7 @@ def _alarms(state: EngineState, now: float) -> Html:
 def _fate(state: EngineState, now: float) -> str:
     """Return that the engine is down, or that it died within the last hour and is back."""
     failure = state.last_failure
-    if state.expected and not state.up:
+    if state.expected and state.up is False:
         if failure is not None:
             return f"No main process is running. Last failure: {identity.death(failure, now)}."
         seen = "" if state.sighting is not None else ", and none has been seen since the exporter started"

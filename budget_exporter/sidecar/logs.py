@@ -1,0 +1,82 @@
+"""Which log each engine is read from; a log that two running engines write to is nobody's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from budget_exporter.evidence import LogTarget
+from budget_exporter.sidecar.fleet import Engine
+
+__all__ = ["Log", "logs_of"]
+
+LINGER = 60.0
+"""Seconds after which the log of an engine that is gone, and that nobody configured, is no longer followed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """A log source and what to ask it for."""
+
+    source: str
+    target: LogTarget
+
+    @property
+    def name(self) -> str:
+        """Return which log it is: the file, the unit's journal, or the container's."""
+        target = self.target
+        return target.path or (f"unit={target.unit}" if target.unit else f"container={target.container}")
+
+    def same(self, other: Log | None) -> bool:
+        """Return whether following ``other`` is following this one, whenever its engine started."""
+        return other is not None and (self.source, _place(self.target)) == (other.source, _place(other.target))
+
+
+def logs_of(engines: Iterable[Engine], off: frozenset[str], now: float) -> tuple[dict[str, Log], list[str]]:
+    """
+    Return the log of each engine, by name, and the logs that are nobody's because several running engines share them.
+
+    ``off`` are the sources that are switched off.
+    """
+    sharing: dict[str, list[tuple[Engine, Log]]] = {}
+    for engine in engines:
+        log = _log_of(engine, off)
+        if log is not None and not _over(engine, now):
+            sharing.setdefault(log.name, []).append((engine, log))
+    owned = {name: _owner(among) for name, among in sharing.items()}
+    logs = {engine.name: log for own in owned.values() if own is not None for engine, log in [own]}
+    return logs, sorted(name for name, own in owned.items() if own is None)
+
+
+def _owner(among: Sequence[tuple[Engine, Log]]) -> tuple[Engine, Log] | None:
+    """Return the engine whose log it is: the one that runs, or that ran last; none where several run."""
+    running = [each for each in among if each[0].running is not None]
+    if len(running) > 1:
+        return None
+    return running[0] if running else max(among, key=lambda each: each[0].last_seen or 0.0)
+
+
+def _over(engine: Engine, now: float) -> bool:
+    return engine.config is None and engine.ended_at is not None and now - engine.ended_at > LINGER
+
+
+def _log_of(engine: Engine, off: frozenset[str]) -> Log | None:
+    """
+    Return the log of ``engine``, None where it has none or its source is switched off.
+
+    The configuration decides; without a word in it, an engine with a unit or a container is read from the journal.
+    """
+    configured = engine.config.log if engine.config else None
+    sighting = engine.last.sighting if engine.last else None
+    if configured is not None and configured.file is not None:
+        return Log("file", LogTarget(engine.name, path=configured.file)) if "file" not in off else None
+    if (configured is not None and configured.none) or "journal" in off:
+        return None
+    unit, container = engine.unit, sighting.container if sighting else None
+    if unit is None and container is None:
+        return None
+    return Log("journal", LogTarget(engine.name, unit=unit, container=container, since=engine.started_at))
+
+
+def _place(target: LogTarget) -> tuple[str | None, str | None, str | None]:
+    return target.path, target.unit, target.container

@@ -1,0 +1,93 @@
+"""Each death counts once, whether the log or the supervisor tells of it first, and a planned stop is none."""
+
+from __future__ import annotations
+
+from budget_exporter.facts.boot import Failure
+from budget_exporter.sidecar.deaths import EARLY, PATIENCE, PATIENCE_LOG, Deaths
+
+OOM = Failure(99.0, "serving", "runtime_oom")
+
+
+def total(deaths: Deaths) -> int:
+    return sum(deaths.counts.values())
+
+
+def test_a_death_told_before_the_process_is_gone_counts_once() -> None:
+    deaths = Deaths()
+    deaths.tell(OOM, present=True)
+    deaths.ended(100.0, "failing")
+    deaths.unasked(100.5)
+    deaths.judge(100.0 + PATIENCE, troubled=False)
+    assert (total(deaths), deaths.counts["runtime_oom"], deaths.last) == (1, 1, OOM)
+
+
+def test_a_death_told_after_the_process_is_gone_counts_once() -> None:
+    deaths = Deaths()
+    deaths.ended(100.0, "failing")
+    deaths.unasked(100.5)
+    deaths.judge(100.0 + PATIENCE, troubled=True)
+    deaths.tell(OOM, present=False)
+    deaths.judge(100.0 + PATIENCE_LOG, troubled=False)
+    assert (total(deaths), deaths.counts["runtime_oom"]) == (1, 1)
+
+
+def test_a_death_the_supervisor_told_first_is_explained_and_not_counted_again() -> None:
+    deaths = Deaths()
+    deaths.ended(100.0, "serving")
+    deaths.unasked(100.5)
+    deaths.judge(100.0 + PATIENCE, troubled=False)
+    deaths.tell(OOM, present=False)
+    assert (total(deaths), deaths.counts["unknown"], deaths.last) == (1, 1, OOM)
+
+
+def test_a_silent_death_counts_though_the_engine_is_back_at_once() -> None:
+    """RestartSec is 100 ms by default: the counter has gone up before anybody saw the process gone."""
+    deaths = Deaths()
+    deaths.unasked(99.5)
+    deaths.ended(100.0, "serving")
+    deaths.judge(100.0 + PATIENCE, troubled=False)
+    assert deaths.counts["unknown"] == 1
+    assert deaths.last == Failure(100.0, "serving", "unknown")
+
+
+def test_a_silent_death_after_one_that_the_log_told_counts_too() -> None:
+    deaths = Deaths()
+    deaths.ended(100.0, "failing")
+    deaths.tell(OOM, present=False)  # told by the first line of the next boot
+    deaths.ended(200.0, "serving")
+    deaths.unasked(200.0)
+    deaths.judge(200.0 + PATIENCE, troubled=False)
+    assert (deaths.counts["runtime_oom"], deaths.counts["unknown"]) == (1, 1)
+
+
+def test_what_was_asked_for_is_no_death_and_no_later_death_makes_it_one() -> None:
+    deaths = Deaths()
+    deaths.ended(100.0, "serving")
+    deaths.judge(100.0 + PATIENCE, troubled=False)
+    deaths.unasked(100.1 + PATIENCE)
+    deaths.ended(101.0 + PATIENCE, "serving")
+    deaths.judge(200.0, troubled=False)
+    assert total(deaths) == 1
+
+
+def test_a_sign_long_before_an_end_is_not_of_it() -> None:
+    deaths = Deaths()
+    deaths.unasked(100.0 - EARLY - 0.1)
+    deaths.ended(100.0, "serving")
+    deaths.judge(100.0 + PATIENCE, troubled=False)
+    assert total(deaths) == 0
+
+
+def test_deaths_of_processes_that_nobody_saw_count_by_the_log_alone() -> None:
+    deaths = Deaths()
+    deaths.tell(OOM, present=False)
+    deaths.tell(OOM, present=False)
+    assert total(deaths) == 2
+
+
+def test_ten_thousand_ends_are_not_kept() -> None:
+    deaths = Deaths()
+    for n in range(10_000):
+        deaths.ended(float(n), "serving")
+        deaths.judge(float(n), troubled=False)
+    assert len(deaths._ends) <= PATIENCE_LOG + 1

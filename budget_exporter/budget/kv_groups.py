@@ -81,9 +81,7 @@ def _promoted(layers: tuple[Member, ...]) -> tuple[Member, ...]:
 
 
 def _alike(specs: set[Spec]) -> bool:
-    """Return whether all layers need the same number of token slots, though not pages of one size."""
-    if len({spec.block_size for spec in specs}) > 1:
-        return False
+    """Return whether all layers, of one block size so far, need as many token slots, though not pages of one size."""
     whole = all(spec.kind in WHOLE for spec in specs)
     return whole or len({(spec.kind, spec.reach) for spec in specs}) == 1
 

@@ -81,6 +81,8 @@ def token_bytes(cache: Attention | Latent | Index, dtype: str, tensor: int, vers
     if dtype in _SCALED:
         return heads * ((cache.head_size + cache.head_size_v) * _SCALED[dtype] // 2 + 2 * 4)
     if dtype in ("nvfp4", "nvfp4_4over6"):
+        if cache.head_size % 16 or cache.head_size_v % 16:
+            raise LawError(f"kv_cache_dtype {dtype!r} needs head sizes of whole 16, not {cache.head_size}")
         return heads * (_nvfp4(cache.head_size) + _nvfp4(cache.head_size_v))
     return heads * (cache.head_size + cache.head_size_v) * _element(dtype)
 

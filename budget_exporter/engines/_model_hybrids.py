@@ -46,7 +46,7 @@ def nemotron_h(keys: Keys, model_type: str, defaults: Defaults) -> tuple[Layer, 
     known: dict[str, Layer] = {"mamba": (state,), "attention": (attention(keys, model_type, defaults),)}
     known |= {"mlp": (), "moe": ()}
     pattern = keys.text("hybrid_override_pattern")
-    if pattern is not None:
+    if pattern:
         words = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
         return _mixed(keys, tuple(words.get(mark, mark) for mark in pattern), known, "hybrid_override_pattern")
     types = keys.names("layers_block_type", keys.layers())

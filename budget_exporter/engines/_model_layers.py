@@ -41,6 +41,8 @@ def attention(
     if size is None:
         heads = keys.count("num_attention_heads", "n_head", "num_heads", default=defaults.heads)
         size = keys.count("hidden_size", "n_embd", "d_model") // heads
+        if not size:
+            raise LawError(f"config.json: {keys.where}hidden_size is less than the {heads} attention heads")
     return Attention(kv_heads(keys, model_type, defaults), size, size, window, chunk)
 
 

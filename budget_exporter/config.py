@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -74,6 +75,16 @@ class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     non_torch: Size | None = None
 
 
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+
+class Maintenance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"begin": "from"}):
+    """A window in which the engine may be down: nobody is paged for it."""
+
+    begin: Moment
+    until: Moment
+
+
 class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of one engine beforehand; without an entry an engine is found and judged by the defaults."""
 
@@ -84,9 +95,14 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     log: LogConfig | None = None
     contract_tokens: Positive | None = None
     expected: bool = True
+    maintenance: tuple[Maintenance, ...] = ()
     floors: FloorsConfig = FloorsConfig()
     graph_drift_tolerance: Size | None = None
     constants: ConstantsConfig = ConstantsConfig()
+
+    def expected_at(self, now: float) -> bool:
+        """Return whether the engine is to run at Unix time ``now``."""
+        return self.expected and not any(w.begin.timestamp() <= now < w.until.timestamp() for w in self.maintenance)
 
 
 class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -138,21 +154,8 @@ def load(path: Path | None, sources: frozenset[str]) -> Config:
         return Config()
     document = yaml_file.load(path, Config)
     config = document.value
-    names: set[str] = set()
-    logs: dict[str, str] = {}
-    for i, engine in enumerate(config.engines):
-        if engine.name in names:
-            raise document.error(f"engines[{i}].name", f"another engine is called {engine.name!r}")
-        names.add(engine.name)
-        if engine.match is not None and len(engine.match.given) != 1:
-            raise document.error(f"engines[{i}].match", "give exactly one of unit, container, served_model_name, port")
-        if engine.log is not None and sum((engine.log.file is not None, engine.log.journal, engine.log.none)) != 1:
-            raise document.error(f"engines[{i}].log", "give exactly one of file, journal, none")
-        if engine.log is not None and engine.log.file is not None:
-            other = logs.setdefault(engine.log.file, engine.name)
-            if other != engine.name:
-                raise document.error(f"engines[{i}].log.file", f"engine {other!r} has the same log")
-        _check_floors(document, f"engines[{i}].floors", engine)
+    for i in range(len(config.engines)):
+        _check_engine(document, i)
     _check_floors(document, "floors", None)
     for name in config.sources:
         if name not in sources:
@@ -164,3 +167,22 @@ def _check_floors(document: yaml_file.Document[Config], key: str, engine: Engine
     floors = document.value.policy(engine).floors
     if floors.warning < floors.critical:
         raise document.error(key, f"warning ({floors.warning} bytes) is below critical ({floors.critical} bytes)")
+
+
+def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
+    """Raise ConfigError for what is wrong with one engine by itself or beside those before it."""
+    engine, before = document.value.engines[i], document.value.engines[:i]
+    key, log = f"engines[{i}]", engine.log
+    if engine.name in {other.name for other in before}:
+        raise document.error(f"{key}.name", f"another engine is called {engine.name!r}")
+    if engine.match is not None and len(engine.match.given) != 1:
+        raise document.error(f"{key}.match", "give exactly one of unit, container, served_model_name, port")
+    if log is not None and sum((log.file is not None, log.journal, log.none)) != 1:
+        raise document.error(f"{key}.log", "give exactly one of file, journal, none")
+    for other in before:
+        if log is not None and log.file is not None and other.log is not None and other.log.file == log.file:
+            raise document.error(f"{key}.log.file", f"engine {other.name!r} has the same log")
+    for k, window in enumerate(engine.maintenance):
+        if window.until <= window.begin:
+            raise document.error(f"{key}.maintenance[{k}].until", "not after the window's beginning")
+    _check_floors(document, f"{key}.floors", engine)

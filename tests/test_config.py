@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -134,3 +135,29 @@ def test_an_engine_overrides_single_constants(tmp_path: Path) -> None:
     assert changed.kv_bytes_per_token == 7892
     assert changed.kv_reserve_factor == constants.kv_reserve_factor
     assert registries.override(None, loaded.engines[0].constants) is None
+
+
+def test_a_maintenance_window_is_when_the_engine_may_be_down(tmp_path: Path) -> None:
+    window = "    maintenance: [{from: 2026-12-01T02:00:00Z, until: 2026-12-01T05:00:00+01:00}]\n"
+    (engine,) = config.load(write(tmp_path, "engines:\n  - name: a\n" + window), SOURCES).engines
+    begin = datetime(2026, 12, 1, 2, tzinfo=UTC).timestamp()
+    assert [engine.expected_at(at) for at in (begin - 1, begin, begin + 7199, begin + 7200)] == [
+        True,
+        False,
+        False,
+        True,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("window", "what"),
+    [
+        ("{from: 2026-12-01T02:00:00Z, until: 2026-12-01T02:00:00Z}", "engines[0].maintenance[0].until: not after"),
+        ("{from: 2026-12-01T02:00:00, until: 2026-12-01T03:00:00Z}", "engines[0].maintenance[0].from: expected"),
+        ("{from: soon, until: 2026-12-01T03:00:00Z}", "engines[0].maintenance[0].from: invalid"),
+    ],
+)
+def test_a_wrong_window_is_named(tmp_path: Path, window: str, what: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        config.load(write(tmp_path, f"engines:\n  - name: a\n    maintenance:\n      - {window}\n"), SOURCES)
+    assert f":4: {what}" in str(error.value)

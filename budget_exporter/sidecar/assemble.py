@@ -62,6 +62,7 @@ def engine_state(
     placements: tuple[Placement, ...],
     supervision: Supervision | None,
     phase: tuple[Phase, float | None],
+    now: float,
 ) -> EngineState:
     """Return everything published of one engine."""
     policy = config.policy(engine.config)
@@ -82,7 +83,7 @@ def engine_state(
     )
     return EngineState(
         name=engine.name,
-        expected=engine.config.expected if engine.config else True,
+        expected=engine.config.expected_at(now) if engine.config else True,
         up=engine.up,
         supervisor=_supervisor(engine, supervision),
         unit=engine.unit or "",

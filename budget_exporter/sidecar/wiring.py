@@ -156,6 +156,7 @@ class Sidecar:
                     placed[name],
                     self._attendants.supervision(name),
                     self._phases.of(engine, now),
+                    now,
                 )
                 for name, engine in sorted(self._fleet.engines.items())
             ),

@@ -7,6 +7,8 @@ Source: vLLM 0.32 ``utils/argparse_utils.py`` (``FlexibleArgumentParser``) on to
 
 from __future__ import annotations
 
+import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +16,7 @@ from dataclasses import dataclass, field
 from budget_exporter.engines._config_file import config_arguments
 from budget_exporter.engines._flag_table import OPTIONS, Option
 from budget_exporter.errors import SourceError
+from budget_exporter.units import human_int
 
 __all__ = ["CommandLine", "Given", "split"]
 
@@ -114,23 +117,36 @@ def _normalise(rest: Sequence[str]) -> list[str]:
 
 
 def _merge_dotted(args: Sequence[str], line: CommandLine) -> list[str]:
-    """Take ``-cc.mode=3`` and ``--hf-overrides.x 1`` out and put ``-cc {}`` last: what the keys say is not needed."""
+    """Take ``-cc.mode=3`` and ``--hf-overrides.x 1`` out and put ``-cc {"mode": 3}`` last, as the engine does."""
     kept: list[str] = []
-    dotted: dict[str, None] = {}
+    dotted: dict[str, dict[str, object]] = {}
     rest: Iterator[str] = iter(args)
     for arg in rest:
-        key, equals, _ = arg.partition("=")
+        key, equals, value = arg.partition("=")
         if not arg.startswith("-") or "." not in key:
             kept.append(arg)
-        elif not equals and next(rest, None) is None:
+            continue
+        follows = value if equals else next(rest, None)
+        if follows is None:
             line.faults.append(f"{key}: no value follows it")
         elif _NEGATIVE_NUMBER.fullmatch(key):
             line.faults.append(f"{key}: read as a flag with a dotted key")
         else:
-            dotted.setdefault(key.partition(".")[0])
-    for key in dotted:
-        kept += [key, "{}"]
+            flag, _, path = key.partition(".")
+            # Deeper paths say nothing about memory: their own dots stay in the name.
+            dotted.setdefault(flag, {})[path] = _value(follows)
+    for key, values in dotted.items():
+        kept += [key, json.dumps(values)]
     return kept
+
+
+def _value(text: str) -> object:
+    """Return the value of a dotted key: a JSON scalar, else a number as people write it, else the text."""
+    for read in (json.loads, human_int):
+        with contextlib.suppress(ValueError, OverflowError, RecursionError):
+            value: object = read(text)
+            return text if isinstance(value, (dict, list)) else value
+    return text
 
 
 def _parse(args: Sequence[str], line: CommandLine) -> list[str]:

@@ -92,6 +92,10 @@ def shape(
     flags = _Flags(line.flags, line.faults)
     number = _environment(environ, line.faults)
     estimate = number("VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS")
+    speculation = flags.read("speculative-config", _speculation)
+    # The short flags say the same: the engine takes one way or the other.
+    method = (speculation or {}).get("method") or flags.read("spec-method", _given_text)
+    drafts = (speculation or {}).get("num_speculative_tokens") or flags.read("spec-tokens", lambda t: _optional(t, int))
     return Shape(
         model=None if line.model is None else _without_credentials(line.model),
         served_model_name=flags.read("served-model-name", _without_credentials, at=0),
@@ -108,8 +112,10 @@ def shape(
         pipeline_parallel_size=flags.read("pipeline-parallel-size", _integer) or 1,
         data_parallel_size=flags.read("data-parallel-size", _integer) or 1,
         enforce_eager=flags.on("enforce-eager"),
-        speculative=bool(flags.read("speculative-config", _is_json))
+        speculative=speculation is not None
         or any(flags.read(f"spec-{part}", lambda t: t not in _NOTHING) for part in ("method", "model", "tokens")),
+        speculative_method=method if isinstance(method, str) and _DTYPE.fullmatch(method) else None,
+        speculative_tokens=drafts if type(drafts) is int and drafts > 0 else None,
         expert_offload=flags.on("enable-expert-offload"),
         expert_precise_memory=flags.on("expert-precise-memory"),
         expert_offload_mem=flags.read("expert-offload-mem", str),
@@ -197,12 +203,17 @@ def _dtype(text: str) -> str:
     return text
 
 
-def _is_json(text: str) -> bool:
-    """Return whether a JSON value was given that is not null."""
+def _speculation(text: str) -> dict[str, object] | None:
+    """Return the speculative config, None where it is null; what is no object is an empty one."""
     try:
-        return text not in _NOTHING and json.loads(text) is not None
+        value = None if text in _NOTHING else json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError("not JSON") from error
+    return value if value is None or isinstance(value, dict) else {}
+
+
+def _given_text(text: str) -> str | None:
+    return None if text in _NOTHING else text
 
 
 def _without_credentials(text: str) -> str:

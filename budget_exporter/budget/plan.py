@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from budget_exporter.budget.checks import flag_gib
 from budget_exporter.budget.graphs import BASE, PER_GRAPH
 from budget_exporter.budget.terms import printed
 from budget_exporter.facts.boot import BootReport, Plan, Printed
@@ -17,6 +18,8 @@ from budget_exporter.facts.ledger import Term
 from budget_exporter.units import gib_text
 
 __all__ = ["charges", "host_terms", "notes", "residue"]
+
+NVME = "--ple-nvme-offload"
 
 
 def charges(plan: Plan) -> dict[str, Term]:
@@ -62,7 +65,8 @@ def host_terms(shape: Shape, report: BootReport, plans: Sequence[Plan]) -> tuple
     """Return the host memory the engine takes: the experts of every rank, and the one PLE table it holds."""
     experts = [plan.host_experts for plan in plans if plan.host_experts is not None]
     table = _table(shape, report, plans)
-    terms = [_sum("host_experts", experts, f"{len(experts)} of {len(plans)} ranks")] if experts else []
+    note = f"{len(experts)} of {len(plans)} ranks"
+    terms = [_sum("host_experts", experts, note, "--expert-offload-mem")] if experts else []
     return (*terms, table) if table is not None else tuple(terms)
 
 
@@ -70,19 +74,21 @@ def _table(shape: Shape, report: BootReport, plans: Sequence[Plan]) -> Term | No
     """
     Return the PLE table in host memory: what the engine locked or failed to lock, else the row of the block.
 
-    The row only says that the table is not on the device: with ``--ple-nvme-offload`` it is not in host memory either.
+    The row only says that the table is not on the device: with ``--ple-nvme-offload`` it is not in host memory either,
+    only the row cache of ``--ple-cache-gb`` GiB is.
     """
     locks = [lock for lock in (report.ple_locked, report.ple_not_locked) if lock is not None]
     if locks:
-        return _sum("ple", locks, "locked, or meant to be")
+        return _sum("ple", locks, "locked, or meant to be", NVME)
     flags = (shape.given.get("ple-nvme-offload"), report.args.get("ple_nvme_offload"))
+    if any(flag is not None and flag.lower() != "false" for flag in flags):
+        said = {name.replace("_", "-"): text for name, text in report.args.items()}
+        cache = flag_gib({**said, **shape.given}, "ple-cache-gb")
+        return Term("ple", cache, "flag", "--ple-cache-gb", "row cache of the table on NVMe") if cache else None
     rows = [plan.ple for plan in plans if plan.ple is not None]
-    if not rows or any(flag is not None and flag.lower() != "false" for flag in flags):
-        return None
-    largest = max(rows, key=lambda row: row.bytes)
-    return _sum("ple", [largest], "one table for all ranks")
+    return _sum("ple", [max(rows, key=lambda row: row.bytes)], "one table for all ranks", NVME) if rows else None
 
 
-def _sum(name: str, rows: Sequence[Printed], note: str) -> Term:
+def _sum(name: str, rows: Sequence[Printed], note: str, lever: str) -> Term:
     rounding = sum(row.rounding for row in rows)
-    return Term(name, sum(row.bytes for row in rows), "log", note=note, rounding=rounding)
+    return Term(name, sum(row.bytes for row in rows), "log", lever, note, rounding)

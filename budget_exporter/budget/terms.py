@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from budget_exporter.budget.checks import check
 from budget_exporter.budget.kv_cache import measured_price
 from budget_exporter.budget.limits import passes_init_check, utilization_limit
-from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Printed, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Limit, Origin, RankInput, Term
@@ -26,28 +25,11 @@ __all__ = [
     "printed",
     "rank_notes",
     "size_note",
+    "uma_note",
 ]
 
 Free = tuple[int | None, int, Origin]
 """Free bytes at init (None when unknown), the half-width of a printed figure, and who says so."""
-
-
-def check(shape: Shape, ranks: Sequence[RankInput]) -> None:
-    """Raise LawError, naming the field, for a size, ratio or length that cannot be."""
-    utilization = shape.utilization
-    if utilization is not None and not (math.isfinite(utilization) and 0 < utilization <= 1):
-        raise LawError(f"utilization must be above 0 and at most 1, not {utilization}")
-    for name in ("max_model_len", "max_num_batched_tokens"):
-        value = getattr(shape, name)
-        if value is not None and value <= 0:
-            raise LawError(f"{name} must be above 0, not {value}")
-    for name in ("kv_cache_memory_bytes", "graph_base_mib", "graph_per_graph_mib", "graph_estimate_mib"):
-        value = getattr(shape, name)
-        if value is not None and value < 0:
-            raise LawError(f"{name} must not be negative, not {value}")
-    for rank in ranks:
-        if rank.size <= 0:
-            raise LawError(f"rank {rank.rank}: size must be above 0, not {rank.size}")
 
 
 def facts_of(report: BootReport, rank: str) -> RankFacts:
@@ -103,9 +85,15 @@ def driver_reserve(rank: RankInput, free: Free) -> tuple[Term, ...]:
 
 
 def exact_price(shape: Shape, report: BootReport) -> int | None:
-    """Return the price of a token where the pool's bytes are exactly known: an explicit size, and the tokens got."""
+    """
+    Return the price of a token where the pool's bytes are exactly known: an explicit size, and the tokens got.
+
+    A reservation for multimodal decoding comes out of the explicit size and is printed only roughly.
+    """
     pool, tokens = shape.kv_cache_memory_bytes, report.kv_tokens
     if not pool or not tokens or shape.num_gpu_blocks_override is not None:
+        return None
+    if any(facts.multimodal is not None for facts in (report.common, *report.ranks.values())):
         return None
     return measured_price(pool, tokens)
 
@@ -131,6 +119,18 @@ def size_note(rank: RankInput, facts: RankFacts) -> list[str]:
     if seen is None or abs(seen.bytes - rank.size) <= seen.rounding:
         return []
     return [f"the engine saw {gib_text(seen.bytes)}, the driver says {gib_text(rank.size)}"]
+
+
+def uma_note(rank: RankInput) -> list[str]:
+    """
+    Return a sentence where the device's memory is the host's.
+
+    Source: vLLM 0.11.1 (Orin, Thor, Spark) and 0.20 and later (every integrated device) ``utils/mem_utils.py``
+    ``MemorySnapshot``: free is what the host has available, the size stays the device's.
+    """
+    if not rank.integrated:
+        return []
+    return ["the device's memory is the host's: what other programs take of it is not free at init"]
 
 
 def rank_notes(notes: Mapping[str, Sequence[str]]) -> tuple[str, ...]:

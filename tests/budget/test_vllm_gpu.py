@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 from budget_exporter import budget
 from budget_exporter.facts.boot import BootReport, Printed, RankFacts
 from budget_exporter.facts.engine import Shape
-from budget_exporter.facts.ledger import Ledger, RankInput, RankLedger
+from budget_exporter.facts.ledger import Ledger, Limit, RankInput, RankLedger
 from budget_exporter.units import GIB, printed_bytes
 from tests.budget.offload import gib, said
 
@@ -66,10 +66,10 @@ def test_the_default_utilization_changed_in_0_20(version: str, share: float) -> 
     assert (given.utilization_ratio, given.utilization.source) == (0.9, "flag")
 
 
-def test_the_oldest_versions_have_no_check_and_no_limit() -> None:
+def test_the_oldest_versions_have_no_check_so_that_only_the_flag_s_range_limits() -> None:
     full = replace(SHAPE, utilization=1.0)
     old = only(full, report("0.9.0.1", RankFacts()))
-    assert (old.bootable, old.limit) == (None, None)
+    assert (old.bootable, old.limit) == (None, Limit(1.0, 1.0, 1.0, "flag"))
     new = ledger(full, report("0.9.2", RankFacts()))
     assert new.ranks["0"].bootable is False
     assert new.ranks["0"].limit is not None

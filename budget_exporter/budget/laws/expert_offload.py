@@ -14,9 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from budget_exporter.budget import graphs, kv_cache, plan as plan_block
+from budget_exporter.budget import graphs, host, kv_cache, plan as plan_block
 from budget_exporter.budget.laws import Version
+from budget_exporter.budget.laws._offload_charges import (
+    CHARGES,
+    PRECISE,
+    compile_headroom,
+    model_charges,
+    resident_experts,
+)
 from budget_exporter.budget.limits import requested_bytes
+from budget_exporter.budget.predictor import Prediction, predict
 from budget_exporter.budget.terms import (
     check,
     closing,
@@ -29,6 +37,7 @@ from budget_exporter.budget.terms import (
     printed,
     rank_notes,
     size_note,
+    uma_note,
 )
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
 from budget_exporter.facts.engine import Shape
@@ -37,7 +46,6 @@ from budget_exporter.units import gib_text
 
 __all__ = ["CHARGES", "DEFAULT_UTILIZATION", "LAWS", "ExpertOffload"]
 
-CHARGES = ("weights", "kv_reserve", "cuda_graphs", "runtime_overhead")
 DEFAULT_UTILIZATION = 0.92
 """vLLM's default from 0.20 on; the fork's releases stand on 0.28 and later."""
 KV_BYTES = "--kv-cache-memory-bytes"
@@ -63,14 +71,16 @@ class ExpertOffload:
         Raise LawError for an impossible flag or size. A term for which neither plan block nor registry has a figure is
         left out and named in the notes; the partition is then open and has no arena.
         """
-        check(shape, ranks)
+        check(shape, ranks, constants)
         number = graphs.count(shape, report.graphs, constants)
-        model = _model_charges(shape, report, constants, number)
+        model = model_charges(shape, report, constants, number)
         utilization = DEFAULT_UTILIZATION if shape.utilization is None else shape.utilization
         results = {rank.rank: _rank(shape, rank, report, model, constants, utilization) for rank in ranks}
         ledgers = {name: ledger for name, (ledger, _) in results.items()}
         prices = _prices(shape, report, [facts_of(report, rank.rank) for rank in ranks], constants)
         requested = max((ledger.requested for ledger in ledgers.values()), default=0)
+        plans = [facts_of(report, rank.rank).plan or Plan() for rank in ranks]
+        offload = host.kv_offload(shape)
         return Ledger(
             law=self.name,
             version=report.version or "",
@@ -87,8 +97,8 @@ class ExpertOffload:
             ),
             utilization_ratio=utilization,
             graphs=number,
-            host=plan_block.host_terms(shape, report, [facts_of(report, rank.rank).plan or Plan() for rank in ranks]),
-            notes=rank_notes({name: notes for name, (_, notes) in results.items()}),
+            host=(*plan_block.host_terms(shape, report, plans), *(() if offload is None else (offload,))),
+            notes=(*rank_notes({name: notes for name, (_, notes) in results.items()}), *host.notes(shape, "V1")),
         )
 
 
@@ -113,8 +123,16 @@ def _rank(
     expert = None if constants is None else constants.expert_bytes
     kv_pool = _kv_pool(shape, found)
     excess = None if kv_pool is None or "kv_reserve" not in found else kv_pool.bytes - found["kv_reserve"].bytes
-    non_torch = _non_torch(constants)
-    resident = printed("resident_experts", plan.resident_experts, "--expert-resident-layers", "of the arena")
+    reserve = driver_reserve(rank, free)
+    prediction = predict(
+        rank.size,
+        weights=found.get("weights"),
+        kv_pool=kv_pool,
+        cuda_graphs=found.get("cuda_graphs"),
+        arena=arena,
+        non_torch=_non_torch(constants),
+        driver_reserve=next(iter(reserve), None),
+    )
     bootable, limit, notes = init_check(rank, requested, free)
     ledger = RankLedger(
         rank=rank.rank,
@@ -124,91 +142,30 @@ def _rank(
         pool=arena,
         kv_pool=kv_pool,
         arena_slots=None if arena is None or expert is None else arena.bytes // expert,
-        within=tuple(term for term in (resident, non_torch) if term is not None),
-        outside=driver_reserve(rank, free) + _beyond(excess),
+        within=_within(shape, plan, found, constants),
+        outside=reserve + _beyond(excess),
         limit=limit,
         bootable=bootable,
-        margin=_margin(free[0], arena, kv_pool, found, non_torch, facts),
+        margin=_margin(prediction, found, facts),
         registry=_registry(requested, model) if logged else (),
     )
     if missing:
         notes.append(f"no source for {', '.join(missing)}: the arena is unknown")
-    if excess is not None and excess > 0 and kv_pool is not None:
-        notes.append(
-            f"the explicit KV pool of {gib_text(kv_pool.bytes)} exceeds its reserve by "
-            f"{gib_text(excess)}, which comes out of free memory"
-        )
     notes += plan_block.notes(plan, requested, arena)
-    return ledger, notes + size_note(rank, facts)
+    notes += _pool_notes(shape, report, found, kv_pool, facts) + _last_phase(shape, constants, prediction)
+    return ledger, notes + size_note(rank, facts) + uma_note(rank)
 
 
-def _model_charges(
-    shape: Shape, report: BootReport, constants: Constants | None, number: int | None
-) -> dict[str, Term]:
-    """Return the charges that flags, environment and registry give, without a word of the plan block."""
-    terms = [graphs.charge(shape, number, constants)]
-    if constants is not None:
-        terms += [_weights(constants), _kv_reserve(shape, report, constants), _overhead(shape, constants)]
-    return {term.name: term for term in terms if term is not None}
-
-
-def _weights(constants: Constants) -> Term | None:
-    if constants.non_expert is None:
-        return None
-    note = "weights and mamba pages together" if constants.mamba_pages is None else ""
-    return Term("weights", constants.non_expert, "registry", note=note)
-
-
-def _kv_reserve(shape: Shape, report: BootReport, constants: Constants) -> Term | None:
-    """
-    Return ``price x max_model_len x factor x requests`` and the mamba pages of those requests where they are known.
-
-    9190 B x 200704 tokens x 1.08 x 1 request = 1992027341 B.
-    """
-    price, factor, requests = constants.kv_bytes_per_token, constants.kv_reserve_factor, constants.kv_reserve_requests
-    length = shape.max_model_len if shape.max_model_len is not None else report.max_model_len
-    if price is None or factor is None or requests is None or length is None:
-        return None
-    pages = (constants.mamba_pages or 0) * requests
-    notes = [f"{price} B x {length} tokens x {factor} x {requests} request"]
-    if constants.mamba_pages is None:
-        notes.append("mamba pages are in the weights")
-    if shape.speculative:
-        notes.append("the registry's price leaves a draft layer out")
-    return Term(
-        "kv_reserve",
-        round(price * length * requests * factor) + pages,
-        "registry",
-        lever="--max-model-len",
-        note="; ".join(notes),
-    )
-
-
-def _overhead(shape: Shape, constants: Constants) -> Term | None:
-    """
-    Return the runtime overhead: ``base + slope x max(0, (max_num_batched_tokens - anchor) / 1024)``.
-
-    ``--expert-precise-memory`` takes the fitted base in place of the default, which adds headroom for the phases that
-    allocate last, compilation and graph capture.
-    """
-    precise = shape.expert_precise_memory
-    base = constants.overhead_precise if precise else constants.overhead_default
-    if base is None:
-        return None
-    note, lever = (
-        "fitted" if precise else "default, with headroom for compilation and capture",
-        "--expert-precise-memory",
-    )
-    batched, anchor = shape.max_num_batched_tokens, constants.overhead_anchor_tokens
-    slope = constants.overhead_slope_per_1024_tokens
-    if anchor is None or slope is None:
-        note += "; how it grows with --max-num-batched-tokens is not known"
-    elif batched is None:
-        note += f"; --max-num-batched-tokens is not given and taken to be at most {anchor}"
-    elif batched > anchor:
-        base += round(slope * (batched - anchor) / 1024)
-        lever += ", --max-num-batched-tokens"
-    return Term("runtime_overhead", base, "registry", lever, note)
+def _within(shape: Shape, plan: Plan, found: Charges, constants: Constants | None) -> tuple[Term, ...]:
+    """Return what lies in the arena and in the overhead, and is shown there, never added."""
+    modelled = resident_experts(shape, constants)
+    resident = printed("resident_experts", plan.resident_experts, "--expert-resident-layers", "of the arena")
+    overhead = found.get("runtime_overhead")
+    headroom = None
+    if overhead is not None and overhead.source == "registry" and not shape.expert_precise_memory:
+        headroom = compile_headroom(constants)
+    terms = (resident if resident is not None else modelled, headroom, _non_torch(constants))
+    return tuple(term for term in terms if term is not None)
 
 
 def _kv_pool(shape: Shape, found: Charges) -> Term | None:
@@ -234,26 +191,58 @@ def _beyond(excess: int | None) -> tuple[Term, ...]:
     return (Term("kv_beyond_reserve", excess, "flag", KV_BYTES),) if excess is not None and excess > 0 else ()
 
 
-def _margin(
-    free: int | None,
-    arena: Term | None,
-    kv_pool: Term | None,
-    found: Charges,
-    non_torch: Term | None,
-    facts: RankFacts,
-) -> int | None:
-    """
-    Return the bytes left by the boot predictor, None where a part is unknown.
-
-    ``size - (weights + KV pool + graphs + arena + non-torch + driver reserve)``, where ``size - driver reserve`` is
-    free at init, less what capture took beyond its charge. A necessary condition, no forecast: shape G sums to 2.5-2.7
-    GiB and held 0.89.
-    """
-    if free is None or arena is None or kv_pool is None or non_torch is None:
+def _margin(prediction: Prediction, found: Charges, facts: RankFacts) -> int | None:
+    """Return what the boot predictor leaves, less what capture took beyond its charge; None where a part is unknown."""
+    if prediction.left is None:
         return None
     charge = found["cuda_graphs"].bytes
-    beyond = 0 if facts.graph_capture is None else max(0, facts.graph_capture.bytes - charge)
-    return free - (found["weights"].bytes + kv_pool.bytes + charge + beyond + arena.bytes + non_torch.bytes)
+    return prediction.left - (0 if facts.graph_capture is None else max(0, facts.graph_capture.bytes - charge))
+
+
+def _pool_notes(shape: Shape, report: BootReport, found: Charges, kv_pool: Term | None, facts: RankFacts) -> list[str]:
+    """
+    Return what stands against the KV pool.
+
+    A pool that is capped at its reserve follows it: where tokens cost more than was reserved for them, or the overhead
+    was planned too small, a shorter context or a lower utilization mends nothing.
+    """
+    notes = []
+    planned, measured = facts.overhead_planned, facts.overhead_measured
+    if planned is not None and measured is not None and measured.bytes > planned.bytes:
+        notes.append(
+            f"the runtime overhead took {gib_text(measured.bytes)}, {gib_text(measured.bytes - planned.bytes)} more "
+            "than planned, which comes out of the KV pool"
+        )
+    reserve = found.get("kv_reserve")
+    if reserve is None or kv_pool is None:
+        return notes
+    excess = kv_pool.bytes - reserve.bytes
+    if excess > 0:
+        notes.append(
+            f"the explicit KV pool of {gib_text(kv_pool.bytes)} exceeds its reserve by "
+            f"{gib_text(excess)}, which comes out of free memory"
+        )
+    length = shape.max_model_len if shape.max_model_len is not None else report.max_model_len
+    price = facts.kv_bytes_per_token_measured
+    if price is not None and length is not None and kv_pool.source != "flag":
+        reserved = reserve.bytes / length
+        if not kv_cache.fits_one_request(reserved, price):
+            notes.append(
+                f"a token took {price} B and {reserved:.0f} B are reserved for it: the pool, capped at its reserve, "
+                "cannot hold one request, and a shorter context mends nothing"
+            )
+    return notes
+
+
+def _last_phase(shape: Shape, constants: Constants | None, prediction: Prediction) -> list[str]:
+    """Return a sentence where the flags give the arena what compilation and graph capture would need."""
+    headroom = compile_headroom(constants)
+    if not shape.expert_precise_memory or headroom is None or prediction.left is None:
+        return []
+    given, left = gib_text(headroom.bytes), gib_text(prediction.left)
+    return [
+        f"{PRECISE} gives the arena {given} of the default for compilation and graph capture, which have {left} left"
+    ]
 
 
 def _registry(requested: int, model: Charges) -> tuple[Term, ...]:

@@ -9,7 +9,7 @@ printed rest.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from budget_exporter.facts.boot import Plan, Printed, RankFacts
 from budget_exporter.facts.ledger import RankLedger, Term
@@ -56,10 +56,11 @@ def comparisons(ledger: RankLedger, facts: RankFacts) -> Iterator[Comparison]:
     yield from _pool(ledger, facts, plan)
     explicit = ledger.kv_pool if ledger.kv_pool is not None and ledger.kv_pool.source == "flag" else None
     if explicit is not None:
-        yield from _exact("kv_pool", explicit, facts.kv_reserved)
+        # What is reserved for multimodal decoding comes out of the size that was set aside.
+        yield from _exact("kv_pool", _whole(explicit, ledger), facts.kv_reserved)
     if plan.budget is not None:
         yield Comparison("requested", ledger.requested, plan.budget.bytes, plan.budget.rounding)
-    elif facts.requested is not None and explicit is None:
+    elif facts.requested is not None and explicit is None and facts.kv_reserved is None:
         yield Comparison("requested", ledger.requested, facts.requested.bytes, facts.requested.rounding)
 
 
@@ -69,6 +70,11 @@ def _pool(ledger: RankLedger, facts: RankFacts, plan: Plan) -> Iterator[Comparis
         yield from _exact("arena", pool, plan.arena)
     elif pool is not None and pool.source != "flag":
         yield from _exact("kv_pool", pool, facts.kv_available)
+
+
+def _whole(pool: Term, ledger: RankLedger) -> Term:
+    taken = sum(term.bytes for term in ledger.charges if term.name == "multimodal")
+    return replace(pool, bytes=pool.bytes + taken)
 
 
 def _exact(name: str, term: Term, figure: Printed | None) -> Iterator[Comparison]:

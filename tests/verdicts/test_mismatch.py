@@ -121,3 +121,26 @@ def test_a_pool_capped_at_its_reserve_is_not_explicit() -> None:
     assert mismatch(capped, RankFacts(kv_reserved=gib("9.00"))) is None
     overridden = first(replace(SHAPE, num_gpu_blocks_override=5, kv_cache_memory_bytes=5 * MIB))
     assert mismatch(overridden, RankFacts(kv_reserved=gib("9.00"))) is None
+
+
+def test_what_multimodal_decoding_takes_of_an_explicit_pool_is_no_difference() -> None:
+    shape = replace(PLAIN, kv_cache_memory_bytes=printed_bytes("2.95"))
+    facts = RankFacts(multimodal=gib("0.50"), kv_available=gib("2.45"), kv_reserved=gib("2.95"))
+    rank = plain(shape, facts)
+    assert rank.kv_pool is not None
+    assert rank.kv_pool.bytes == printed_bytes("2.95") - gib("0.50").bytes
+    assert mismatch(rank, facts) is False
+    assert mismatch(rank, replace(facts, kv_reserved=gib("2.45"))) is True
+
+
+def test_what_multimodal_decoding_takes_of_a_computed_pool_is_no_difference() -> None:
+    facts = replace(PARTS, multimodal=gib("0.50"), kv_available=gib("11.63"))
+    assert mismatch(plain(PLAIN, facts), facts) is False
+    assert mismatch(plain(PLAIN, facts), replace(facts, kv_available=gib("12.13"))) is True
+
+
+def test_a_remembered_pool_is_not_held_against_the_request() -> None:
+    facts = replace(PARTS, kv_reserved=gib("2.95"), requested=gib("28.67"))
+    rank = plain(PLAIN, facts)
+    assert rank.requested != gib("28.67").bytes
+    assert mismatch(rank, facts) is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 
 from budget_exporter import budget, registries, verdicts
@@ -14,7 +15,7 @@ from budget_exporter.facts.device import DeviceIdentity
 from budget_exporter.facts.engine import Placement, Supervision, SupervisorName
 from budget_exporter.facts.ledger import Ledger, RankInput, RegistryEntry
 from budget_exporter.facts.snapshot import DeviceState, EngineState, FreeAtInit
-from budget_exporter.facts.verdict import Measured
+from budget_exporter.facts.verdict import Measured, Verdict
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.follower import Reading, Resumed
 
@@ -69,18 +70,24 @@ def engine_state(
     report, shape = engine.report, engine.last.shape if engine.last else None
     on = {p.rank: devices[p.device] for p in placements if p.device is not None and p.device in devices}
     free = _free_at_init(engine, report, placements)
-    ledger = _ledger(engine, registry, on, free, report)
     measured = {
         rank: Measured(state.memory.size, state.memory.used, state.high_water.used) for rank, state in on.items()
     }
-    verdict = verdicts.judge(
-        ledger=ledger,
-        report=report,
-        shape=shape,
-        phase=phase[0],
-        measured=measured if engine.running else {},
-        policy=policy,
-    )
+
+    def judge(ledger: Ledger | None) -> Verdict:
+        seen = measured if engine.running else {}
+        return verdicts.judge(ledger=ledger, report=report, shape=shape, phase=phase[0], measured=seen, policy=policy)
+
+    ledger, verdict, trouble = None, Verdict(), ""
+    try:
+        ledger = _ledger(engine, registry, on, free, report)
+        verdict = judge(ledger)
+    except LawError as error:
+        verdict, trouble = judge(None), f"no budget: {error}"
+    except Exception as error:  # flags and lines of one engine must not cost the others their figures
+        logging.getLogger("budget_exporter").debug("no budget for %s", engine.name, exc_info=True)
+        ledger, trouble = None, f"no budget: {type(error).__name__}: {error}"
+    engine.trouble.note(trouble)
     return EngineState(
         name=engine.name,
         expected=engine.config.expected_at(now) if engine.config else True,
@@ -135,13 +142,7 @@ def _ledger(
     constants = choose.constants_for(registry, shape, report)
     if engine.config is not None:
         constants = registries.override(constants, engine.config.constants)
-    try:
-        ledger = budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
-    except (LawError, ArithmeticError) as error:
-        engine.trouble.note(f"no budget: {error}")
-        return None
-    engine.trouble.note("")
-    return ledger
+    return budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
 
 
 def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:

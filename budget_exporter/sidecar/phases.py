@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from budget_exporter.facts.boot import Phase
+from budget_exporter.facts.engine import ProcessKey
 from budget_exporter.sidecar.fleet import Engine
 
 __all__ = ["Phases"]
@@ -12,28 +13,30 @@ class Phases:
     """Remember when each engine's phase began."""
 
     def __init__(self) -> None:
-        self._since: dict[str, tuple[Phase, float]] = {}
+        self._since: dict[str, tuple[Phase, ProcessKey | None, float]] = {}
 
     def of(self, engine: Engine, now: float) -> tuple[Phase, float | None]:
         """
         Return the phase of ``engine`` and the Unix time it began.
 
-        It is unknown where nobody has looked lately, and for a running engine without a line of its log, or whose log
-        cannot be heard now. An engine that is gone is stopped, whatever its last line was.
+        Without a line of its log, or while the log cannot be read, the phase of a running engine is unknown: a boot
+        that nobody hears the end of must not look like one that goes on. An engine that is gone is stopped, whatever
+        its last line was; where nobody has looked lately its phase is unknown too.
         """
         phase, at = self._now(engine)
-        old = self._since.get(engine.name)
-        if old is None or old[0] != phase:
-            self._since[engine.name] = (phase, at if at is not None else now)
-        return self._since[engine.name]
+        known, main, since = self._since.get(engine.name, (None, None, now))
+        if known != phase or main != engine.main:
+            since = now if at is None else at
+        self._since[engine.name] = (phase, engine.main, since)
+        return phase, since
 
     @staticmethod
     def _now(engine: Engine) -> tuple[Phase, float | None]:
         if engine.up is None:
             return "unknown", None
-        if not engine.up:
-            return ("stopped", engine.ended_at) if engine.main is not None else ("unknown", None)
-        if engine.report is not None and engine.report.phase != "unknown" and engine.heard:
+        if engine.running is None:
+            return "stopped" if engine.main is not None else "unknown", engine.ended_at
+        if engine.heard and engine.report is not None and engine.report.phase != "unknown":
             return engine.report.phase, engine.report.phase_at
         return "unknown", engine.started_at
 

@@ -80,7 +80,8 @@ def geometry(
     engine can lay out. Block sizes that an attention backend may force are assumed to be the default, with a note.
     """
     chosen = read_settings(shape, platform)
-    stages = [*_stages(config.layers, chosen.pipeline)]
+    _refuse(shape, config, chosen, version)
+    stages = [*_stages(config.layers, chosen)]
     stages[-1] = (*stages[-1], *_draft_layers(config, chosen, draft))
     caches = [cache for stage in stages for layer in stage for cache in layer]
     dtype = kv_dtype(config, chosen, version)
@@ -157,32 +158,69 @@ class _Build:
         return state_bytes(state, self.settings.tensor, inputs, own, self.settings.drafts or 0, self.version)
 
 
+def _refuse(shape: Shape, config: ModelConfig, chosen: Settings, version: Version) -> None:
+    """Raise LawError for what changes the layout in a way that is not known here."""
+    if version < (0, 11) and shape.environ.get("VLLM_USE_V1") == "0":
+        raise LawError("VLLM_USE_V1 0: the older engine's KV cache is not known")
+    known = ("kv-transfer-config", "kv-events-config", "disable-sliding-window")
+    strange = [name for name in chosen.layout_flags if name not in known]
+    if strange:
+        raise LawError(f"--{strange[0]}: it changes the KV cache, and its value is not kept")
+    caches = [cache for layer in config.layers for cache in layer]
+    windows = any(isinstance(cache, Attention) and cache.window is not None for cache in caches)
+    if windows and "disable-sliding-window" in chosen.layout_flags:
+        raise LawError("--disable-sliding-window: how it changes layers with a window is not known")
+    if not chosen.latent and any(isinstance(cache, Latent) for cache in caches):
+        raise LawError("VLLM_MLA_DISABLE 1: the KV cache without latent attention is not known")
+
+
 def _groups(build: _Build, stages: Sequence[tuple[Layer, ...]], version: Version) -> tuple[Group, ...]:
     members = [
         Member(index, build.spec(cache)) for index, stage in enumerate(stages) for layer in stage for cache in layer
     ]
     hybrid = build.settings.hybrid
-    if any(member.spec.kind == "chunked" for member in members) and hybrid and (0, 10, 1) <= version < (0, 19):
-        # A default of these versions disables the manager for chunked layers; which of them, nobody has examined.
+    if hybrid and any(member.spec.kind == "chunked" for member in members):
+        hybrid = _chunked_apart(build.settings, version)
+    groups = group(members, version, hybrid=hybrid)
+    connected = [name for name in ("kv-transfer-config", "kv-events-config") if name in build.settings.layout_flags]
+    if connected and hybrid and len(groups) > 1:
+        raise LawError(f"--{connected[0]}: whether it disables the hybrid KV cache manager is not known")
+    return groups
+
+
+def _chunked_apart(chosen: Settings, version: Version) -> bool:
+    """
+    Return whether chunked layers have groups of their own.
+
+    The environment decides from 0.10.1 on; its default was seen to allow it in 0.19. Raise LawError between the two.
+    """
+    if version < (0, 10, 1):
+        return True
+    if chosen.chunked_apart is None and version < (0, 19):
         raise LawError("chunked layers between 0.10.1 and 0.19: whether their cache is managed apart is not known")
-    return group(members, version, hybrid=hybrid)
+    return chosen.chunked_apart is not False
 
 
-def _stages(layers: tuple[Layer, ...], pipeline: int) -> Iterator[tuple[Layer, ...]]:
+def _stages(layers: tuple[Layer, ...], chosen: Settings) -> Iterator[tuple[Layer, ...]]:
     """
     Yield the layers of each pipeline stage.
 
     Layers that are left over go one each to the stages before the last, from its side. Raise LawError for fewer layers
-    than stages. Source: vLLM 0.8.5 to 0.32 ``distributed/utils.py`` ``get_pp_indices``.
+    than stages, or a partition of other numbers. Source: vLLM 0.8.5 to 0.32 ``distributed/utils.py``
+    ``get_pp_indices``.
     """
+    pipeline, sizes = chosen.pipeline, chosen.partition
     if len(layers) < pipeline:
         raise LawError(f"pipeline_parallel_size {pipeline} is more than the {len(layers)} layers")
-    each, left = divmod(len(layers), pipeline)
+    if not sizes:
+        each, left = divmod(len(layers), pipeline)
+        sizes = tuple(each + (1 if pipeline - 1 - left <= stage < pipeline - 1 else 0) for stage in range(pipeline))
+    if len(sizes) != pipeline or sum(sizes) != len(layers) or min(sizes) < 0:
+        raise LawError(f"VLLM_PP_LAYER_PARTITION does not give {len(layers)} layers to {pipeline} stages")
     start = 0
-    for stage in range(pipeline):
-        end = start + each + (1 if pipeline - 1 - left <= stage < pipeline - 1 else 0)
-        yield layers[start:end]
-        start = end
+    for size in sizes:
+        yield layers[start : start + size]
+        start += size
 
 
 def _draft_layers(config: ModelConfig, chosen: Settings, draft: ModelConfig | None) -> tuple[Layer, ...]:

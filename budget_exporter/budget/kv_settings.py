@@ -50,6 +50,13 @@ class Settings:
     batched_tokens: int | None = None
     asynchronous: bool | None = None
     blocks_override: int | None = None
+    partition: tuple[int, ...] = ()
+    """Layers of each pipeline stage where the environment sets them."""
+    chunked_apart: bool | None = None
+    """Whether the environment lets chunked layers have a cache of their own."""
+    latent: bool = True
+    """False where the environment switches latent attention off."""
+    layout_flags: tuple[str, ...] = ()
     platform: str = ""
 
 
@@ -82,6 +89,10 @@ def settings(shape: Shape, platform: str = "") -> Settings:
         batched_tokens=_at_least_one("max_num_batched_tokens", shape.max_num_batched_tokens),
         asynchronous=_switch(given, "async-scheduling"),
         blocks_override=_at_least_one("num_gpu_blocks_override", shape.num_gpu_blocks_override),
+        partition=_partition(shape),
+        chunked_apart=_variable(shape, "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE"),
+        latent=not _variable(shape, "VLLM_MLA_DISABLE"),
+        layout_flags=shape.layout_flags,
         platform=platform,
     )
 
@@ -126,6 +137,31 @@ def _whole(given: Mapping[str, str], name: str) -> int | None:
     except ValueError as error:
         raise LawError(f"--{name} must be a whole number, not {text[:60]!r}") from error
     return _at_least_one(f"--{name}", value)
+
+
+def _partition(shape: Shape) -> tuple[int, ...]:
+    """
+    Return VLLM_PP_LAYER_PARTITION, empty where it is unset.
+
+    Source: vLLM 0.8.5 to 0.32 ``distributed/utils.py`` ``get_pp_indices``.
+    """
+    text = shape.environ.get("VLLM_PP_LAYER_PARTITION")
+    if not text:
+        return ()
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise LawError(f"VLLM_PP_LAYER_PARTITION must be numbers with commas, not {text[:60]!r}") from error
+
+
+def _variable(shape: Shape, name: str) -> bool | None:
+    """Return what a 0 or 1 of the environment says, None where it is unset."""
+    text = shape.environ.get(name)
+    if text is None:
+        return None
+    if text not in ("0", "1"):
+        raise LawError(f"{name} must be 0 or 1, not {text[:60]!r}")
+    return text == "1"
 
 
 def _switch(given: Mapping[str, str], name: str) -> bool | None:

@@ -18,7 +18,7 @@ __all__ = ["ENVIRON_ALLOWED", "GIVEN_ALLOWED", "server_arguments", "shape"]
 _ENVIRON = """
     CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
     HABANA_VISIBLE_DEVICES HABANA_VISIBLE_MODULES NEURON_LOGICAL_NC_CONFIG NEURON_RT_NUM_CORES NEURON_RT_VISIBLE_CORES
-    TPU_VISIBLE_CHIPS TPU_VISIBLE_DEVICES ZE_AFFINITY_MASK
+    TPU_VISIBLE_CHIPS TPU_VISIBLE_DEVICES VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE ZE_AFFINITY_MASK
     PODMAN_SYSTEMD_UNIT PROMETHEUS_MULTIPROC_DIR PT_HPU_LAZY_MODE
     PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
     VLLM_BUCKETING_FROM_FILE VLLM_BUCKETING_STRATEGY VLLM_COMPACT_GDN VLLM_CONFIGURE_LOGGING VLLM_CONTIGUOUS_PA
@@ -26,8 +26,8 @@ _ENVIRON = """
     VLLM_ENABLE_BUCKETING VLLM_ENABLE_STARTUP_PLAN VLLM_EXPONENTIAL_BUCKETING VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE
     VLLM_GRAPH_DECODE_STRATEGY VLLM_GRAPH_MEM_MARGIN VLLM_GRAPH_PROMPT_RATIO VLLM_GRAPH_PROMPT_STRATEGY
     VLLM_GRAPH_RESERVED_MEM VLLM_KV_CACHE_LAYOUT VLLM_LOGGING_LEVEL VLLM_LOGGING_STREAM
-    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS VLLM_PROCESS_NAME_PREFIX VLLM_SERVER_DEV_MODE VLLM_SKIP_WARMUP
-    VLLM_USE_V1 VLLM_USE_V2_MODEL_RUNNER VLLM_WORKER_MULTIPROC_METHOD
+    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS VLLM_MLA_DISABLE VLLM_PP_LAYER_PARTITION VLLM_PROCESS_NAME_PREFIX
+    VLLM_SERVER_DEV_MODE VLLM_SKIP_WARMUP VLLM_USE_V1 VLLM_USE_V2_MODEL_RUNNER VLLM_WORKER_MULTIPROC_METHOD
 """
 _BUCKETS = frozenset(
     f"VLLM_{dimension}_BUCKET_{parameter}"
@@ -63,6 +63,11 @@ _GIVEN = """
 GIVEN_ALLOWED: frozenset[str] = frozenset(_GIVEN.split())
 """The only flags that ``Shape.given`` repeats, by their name without dashes."""
 
+_LAYOUT = """
+    disable-sliding-window hf-config-path hf-overrides kv-cache-dtype-skip-layers kv-events-config kv-transfer-config
+    use-replayssm
+"""
+"""Flags that change the KV cache's layout; some hold addresses, so only their names are kept."""
 _NOTHING = ("", "None")
 """What vLLM's optional types read as not given."""
 _DTYPE = re.compile(r"[a-z0-9_]{1,40}")
@@ -124,6 +129,7 @@ def shape(
         graph_per_graph_mib=number("VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB"),
         graph_estimate_mib=number("VLLM_CUDAGRAPH_MEM_ESTIMATE_MB"),
         estimate_graphs=None if estimate is None else bool(estimate),
+        layout_flags=tuple(name for name in _LAYOUT.split() if flags.set(name)),
         given=flags.given(),
         environ={name: text for name, text in (environ or {}).items() if name in ENVIRON_ALLOWED},
         faults=tuple(line.faults),
@@ -156,6 +162,11 @@ class _Flags:
     def on(self, name: str) -> bool:
         given = self.last.get(name)
         return given is not None and not given.negative
+
+    def set(self, name: str) -> bool:
+        """Return whether a flag stands for something: not switched off, not null."""
+        given = self.last.get(name)
+        return given is not None and not given.negative and given.values not in (("",), ("None",), ("null",))
 
     def given(self) -> dict[str, str]:
         """Return the allow-listed flags as typed; ``true`` and ``false`` for a switch."""

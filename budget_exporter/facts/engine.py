@@ -96,6 +96,8 @@ class Shape:
     """VLLM_CUDAGRAPH_MEM_ESTIMATE_MB: an explicit total that beats the two above."""
     estimate_graphs: bool | None = None
     """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS, None when unset."""
+    layout_flags: tuple[str, ...] = ()
+    """Flags that change the model or its KV cache, given with values that are not kept: only their names."""
     given: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     """Allow-listed environment names with their values as given, for laws whose settings come from there."""

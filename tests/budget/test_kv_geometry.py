@@ -204,6 +204,38 @@ def test_chunked_layers_are_not_guessed_at_where_a_default_is_unknown() -> None:
         geometry(config, Shape(), (0, 12))
     off = Shape(given={"disable-hybrid-kv-cache-manager": "true"})
     assert len(geometry(config, off, (0, 12)).groups) == 1
+    assert len(geometry(config, Shape(), (0, 10)).groups) == 4
+    variable = "VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE"
+    for text, groups in (("1", 4), ("0", 1)):
+        assert len(geometry(config, Shape(environ={variable: text}), (0, 12)).groups) == groups
+    with pytest.raises(LawError, match=variable):
+        geometry(config, Shape(environ={variable: "yes"}), (0, 12))
+
+
+@pytest.mark.parametrize(
+    ("config", "shape", "version", "message"),
+    [
+        (model(FULL), Shape(layout_flags=("hf-overrides",)), V32, "--hf-overrides"),
+        (model(FULL), Shape(layout_flags=("kv-cache-dtype-skip-layers",)), V32, "--kv-cache-dtype-skip-layers"),
+        (model(SLIDING, FULL), Shape(layout_flags=("kv-transfer-config",)), V32, "--kv-transfer-config"),
+        (model(SLIDING, FULL), Shape(layout_flags=("disable-sliding-window",)), V32, "--disable-sliding-window"),
+        (model(LATENT), Shape(environ={"VLLM_MLA_DISABLE": "1"}), V32, "VLLM_MLA_DISABLE"),
+        (model(FULL), Shape(environ={"VLLM_USE_V1": "0"}), (0, 10), "VLLM_USE_V1"),
+    ],
+)
+def test_what_changes_the_layout_unseen_is_refused(
+    config: ModelConfig, shape: Shape, version: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(LawError, match=message):
+        geometry(config, shape, version)
+
+
+def test_what_changes_nothing_here_is_not_refused() -> None:
+    flags = ("disable-sliding-window", "kv-events-config", "kv-transfer-config")
+    shape = Shape(layout_flags=flags, environ={"VLLM_MLA_DISABLE": "1", "VLLM_USE_V1": "0"})
+    assert geometry(model(FULL), shape, V32).bytes_per_token == 4096
+    connected = Shape(layout_flags=flags[1:], given={"disable-hybrid-kv-cache-manager": "true"})
+    assert len(geometry(model(SLIDING, FULL), connected, V32).groups) == 1
 
 
 # -- pipeline stages
@@ -217,6 +249,18 @@ def test_layers_left_over_go_before_the_last_stage(layers: int, pipeline: int, e
     layout = geometry(model(*(FULL,) * layers), Shape(pipeline_parallel_size=pipeline), V32)
     assert [size // (16 * 4096) for size in layout.stages] == expected
     assert layout.bytes_per_token == max(expected) * 4096
+
+
+def test_the_environment_may_part_the_layers() -> None:
+    def parted(text: str) -> tuple[int, ...]:
+        shape = Shape(pipeline_parallel_size=2, environ={"VLLM_PP_LAYER_PARTITION": text})
+        return geometry(model(*(FULL,) * 6), shape, V32).stages
+
+    assert parted("2,4") == (2 * 16 * 4096, 4 * 16 * 4096)
+    assert parted("") == (3 * 16 * 4096,) * 2
+    for text in ("2,5", "1,2,3", "-1,7", "two"):
+        with pytest.raises(LawError, match="VLLM_PP_LAYER_PARTITION"):
+            parted(text)
 
 
 def test_groups_are_dealt_over_the_stages() -> None:

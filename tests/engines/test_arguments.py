@@ -77,6 +77,12 @@ ACCEPTED: list[tuple[str, dict[str, Any]]] = [
     ('M -sc {"method":"mtp"}', {"speculative": True}),
     ("M --speculative-config null", {"speculative": False}),
     ("M --spec-method ngram", {"speculative": True}),
+    (
+        'M --kv-transfer-config {"kv_ip":"10.0.0.1"} --hf-overrides.x 1 --disable-sliding-window',
+        {"layout_flags": ("disable-sliding-window", "hf-overrides", "kv-transfer-config")},
+    ),
+    ("M --kv-transfer-config null --no-disable-sliding-window", {"layout_flags": ()}),
+    ("M --kv-cache-dtype-skip-layers 0 1", {"layout_flags": ("kv-cache-dtype-skip-layers",)}),
     ("-tp 2 --port 8001 M", {"model": "M", "port": 8001}),
     ("-tp 2 --model M --enforce-eager", {"model": "M", "enforce_eager": True}),
     ("--config=cfg.yaml M", {"model": "M", "utilization": None}),

@@ -6,7 +6,17 @@ from dataclasses import dataclass
 
 from budget_exporter.budget.buckets import fork, plugin
 from budget_exporter.budget.buckets.defaults import decode_ranges, prompt_ranges, strategy
-from budget_exporter.budget.buckets.releases import Bucket, Limited, Linear, Padded, Release, Sizes, flag, release_of
+from budget_exporter.budget.buckets.releases import (
+    Bucket,
+    Limited,
+    Linear,
+    Padded,
+    Release,
+    Sizes,
+    TooManyBuckets,
+    flag,
+    release_of,
+)
 
 __all__ = [
     "Bucket",
@@ -44,6 +54,13 @@ def prompt(release: Release, sizes: Sizes) -> Buckets:
     of 8192 tokens and more in 1.22. Raise LawError for a size that is missing or a setting that is wrong, and where the
     engine would not start.
     """
+    try:
+        return _prompt(release, sizes)
+    except TooManyBuckets as error:
+        return Buckets(None, why=str(error))
+
+
+def _prompt(release: Release, sizes: Sizes) -> Buckets:
     if reason := _unknown(release, sizes):
         return Buckets(None, why=reason)
     ranges = prompt_ranges(release, sizes)
@@ -65,6 +82,13 @@ def decode(release: Release, sizes: Sizes) -> Buckets:
     Not known for a bucket file, for the plugin before 0.11.2, and under its exponential strategy for releases between
     those whose rule was read (``plugin.decode_blocks``). Raise LawError as ``prompt`` does.
     """
+    try:
+        return _decode(release, sizes)
+    except TooManyBuckets as error:
+        return Buckets(None, why=str(error))
+
+
+def _decode(release: Release, sizes: Sizes) -> Buckets:
     if reason := _unknown(release, sizes):
         return Buckets(None, why=reason)
     if not release.plugin:

@@ -10,16 +10,34 @@ from typing import Literal
 
 from budget_exporter.errors import LawError
 
-__all__ = ["Bucket", "Limited", "Linear", "Padded", "Range", "Release", "Sizes", "countable", "flag", "release_of"]
+__all__ = [
+    "Bucket",
+    "Limited",
+    "Linear",
+    "Padded",
+    "Range",
+    "Release",
+    "Sizes",
+    "TooManyBuckets",
+    "countable",
+    "flag",
+    "release_of",
+]
 
 Bucket = tuple[int, ...]
 """(batch, sequence) to 1.17, (batch, sequence or blocks) to 1.21, (batch, query, blocks) from 1.22."""
+FIRST_FORK = (1, 16)
+"""Gaudi's own numbers begin here, far above vLLM's."""
 MOST_BUCKETS = 200_000
-"""More than any engine warms up: settings that give more are mistyped."""
+"""More than any engine has time to warm up: beyond it they are not counted."""
 _FORK = re.compile(r"[Gg]audi-v?(\d+(?:\.\d+)*)")
 _NUMBERS = re.compile(r"\s*v?(\d+(?:\.\d+)*)")
 _TRUE = frozenset({"1", "true", "t", "yes", "y", "on"})
 _FALSE = frozenset({"0", "false", "f", "no", "n", "off"})
+
+
+class TooManyBuckets(LawError):  # noqa: N818 - reads as what happened
+    """The settings give more buckets than are worth counting; the engine itself may still try."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +69,15 @@ def release_of(version: str) -> Release | None:
     """
     Return the release a version text names, None where it names none.
 
-    ``0.6.6.post1+Gaudi-1.20.0`` is 1.20.0 of the fork, ``v0.19.1.post1`` the plugin's 0.19.1, whose numbers are those
-    of the vLLM it goes with. Source: the tags of HabanaAI/vllm-fork and vllm-project/vllm-gaudi.
+    ``0.6.6.post1+Gaudi-1.20.0`` and ``1.20.0`` are 1.20.0 of the fork, ``v0.19.1.post1`` the plugin's 0.19.1, whose
+    numbers are those of the vLLM it goes with. Source: the tags of HabanaAI/vllm-fork and vllm-project/vllm-gaudi.
     """
     fork = _FORK.search(version)
     numbers = fork or _NUMBERS.match(version)
     if numbers is None:
         return None
-    return Release("gaudi" if fork else "gaudi_plugin", tuple(int(part) for part in numbers[1].split(".")))
+    parts = tuple(int(part) for part in numbers[1].split("."))
+    return Release("gaudi" if fork or parts >= FIRST_FORK else "gaudi_plugin", parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +152,6 @@ def flag(environ: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def countable(*dimensions: int) -> None:
-    """Raise LawError where the product of ``dimensions``, each a number of values, is beyond any warm-up."""
+    """Raise TooManyBuckets where the product of ``dimensions``, each a number of values, is beyond any warm-up."""
     if math.prod(dimensions) > MOST_BUCKETS:
-        raise LawError(f"the settings give {' x '.join(map(str, dimensions))} buckets, more than {MOST_BUCKETS}")
+        raise TooManyBuckets(f"the settings give {' x '.join(map(str, dimensions))} buckets, more than {MOST_BUCKETS}")

@@ -37,7 +37,6 @@ NOT_HERE = {
     "budget_device_memory_reserved_bytes": "NVIDIA",
     "budget_device_memory_allocator_used_bytes": "Gaudi",
     "budget_device_cross_check_difference_bytes": "cross-checks are off by default and have no source yet",
-    "budget_model_resident_experts_bytes": "the plan block of this shape states none",
     "budget_engine_nrestarts": "a synthetic host has no supervisor to ask",
     "budget_engine_unit_state": "the same",
     "budget_engine_health": "the engine's endpoint has no reader yet",

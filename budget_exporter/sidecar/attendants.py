@@ -134,29 +134,32 @@ class Attendants:
     def _health(self, name: str) -> Health:
         return self._healths.setdefault(name, Health(name, self._interval))
 
+    def _of(self, name: str) -> _Attended:
+        return self._attended.get(name) or _Attended()
+
     def reading(self, name: str) -> tuple[Reading | None, Resumed | None]:
         """Return what the log of the engine ``name`` has said so far, and where its follower took it up."""
-        follower = self._attended[name].follower
+        follower = self._of(name).follower
         return (follower.reading, follower.resumed) if follower else (None, None)
 
     def told(self, name: str) -> list[Told]:
         """Return the deaths found in the log since the last call."""
-        follower = self._attended[name].follower
+        follower = self._of(name).follower
         return follower.take_told() if follower else []
 
     def troubled(self, name: str) -> bool:
         """Return whether the log of the engine may still tell of a death that has been."""
-        follower = self._attended[name].follower
+        follower = self._of(name).follower
         return follower is not None and follower.troubled
 
     def past_failure(self, name: str) -> Failure | None:
         """Return the newest death in a log that was there before us."""
-        follower = self._attended[name].follower
+        follower = self._of(name).follower
         return follower.past_failure if follower else None
 
     def supervision(self, name: str) -> Supervision | None:
         """Return what the supervisor last said of the engine ``name``, None while it cannot be heard."""
-        watcher = self._attended[name].watcher
+        watcher = self._of(name).watcher
         return watcher.latest if watcher else None
 
     def cursors(self) -> dict[str, tuple[str, str | None]]:

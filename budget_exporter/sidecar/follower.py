@@ -143,9 +143,13 @@ class Follower:
     async def _off_the_loop(self, work: Callable[..., T], *arguments: object) -> T:
         self._feeding = True
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
-        finally:
+            result = await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
+        except Exception:
             self._feeding = False
+            raise
+        # Not where this was cancelled: then the thread still works with the reader.
+        self._feeding = False
+        return result
 
     def _feed(self, batch: Sequence[Record], old: Reading) -> tuple[Reading, list[Failure]]:
         began = old.began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -11,15 +12,17 @@ from pathlib import Path
 
 from budget_exporter import registries, state
 from budget_exporter.config import Config
-from budget_exporter.errors import ConfigError
 from budget_exporter.facts.engine import Placement
+from budget_exporter.facts.ledger import RegistryEntry
 from budget_exporter.facts.snapshot import ExporterState, FreeAtInit, Snapshot
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
 from budget_exporter.sidecar import assemble, devices
 from budget_exporter.sidecar.attendants import Attendants
 from budget_exporter.sidecar.fleet import Engine, Fleet
+from budget_exporter.sidecar.keeper import Keeper
 from budget_exporter.sidecar.phases import Phases
+from budget_exporter.sidecar.reload import Reload
 from budget_exporter.sidecar.runner import StateLog
 from budget_exporter.sidecar.threads import Threads
 
@@ -27,9 +30,13 @@ __all__ = ["Options", "Sidecar"]
 
 TICK = 1.0
 """Seconds between two Snapshots."""
+SOON = 0.1
+"""Seconds between two Snapshots at least, so that a burst of events makes one."""
 SETTLE = 5.0
 """Seconds a source may take for its first run before it no longer holds back readiness."""
 SAVE_EVERY = 10.0
+LAST_WRITE = 0.2
+"""Seconds the state file has to be written when the exporter stops."""
 _LOG = logging.getLogger("budget_exporter")
 
 
@@ -66,26 +73,22 @@ class Sidecar:
         self._attendants = Attendants(options.roots, options.off, self._event.set, TICK)
         self._threads = Threads(config, options.roots, options.off, self._wake)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._reload: tuple[bool, float] = (True, clock())
-        self._born = clock()
+        self._reload = Reload(self._reconfigure, clock)
+        self._born = time.monotonic()
         self._ready = False
-        self._saved = clock()
-        self._save_failed = False
+        self._keeper = Keeper(options.state_file) if options.state_file else None
+        self._saved = time.monotonic()
         self._trouble = StateLog("snapshot")
 
     def reload(self, read: Callable[[], Config]) -> None:
-        """Take a new configuration; one that is wrong leaves the old one in force and says so in the metric."""
-        try:
-            config = read()
-            registry = registries.load(config)
-        except ConfigError as error:
-            _LOG.error("configuration not reloaded, the old one stays: %s", error)
-            self._reload = (False, self._reload[1])
-        else:
-            self._config, self._registry = config, registry
-            self._fleet.configure(config)
-            self._reload = (True, self._clock())
-            _LOG.info("configuration reloaded")
+        """Take a new configuration soon; one that is wrong leaves the old one in force and says so in the metric."""
+        self._reload.ask(read)
+
+    def _reconfigure(self, config: Config, registry: tuple[RegistryEntry, ...]) -> None:
+        if config.sources != self._config.sources:
+            _LOG.warning("sources: the new intervals hold from the next start of the exporter")
+        self._config, self._registry = config, registry
+        self._fleet.configure(config)
         self._event.set()
 
     async def run(self) -> None:
@@ -96,21 +99,20 @@ class Sidecar:
             while True:
                 self._event.clear()
                 self._make_safely()
-                await self._save_when_due()
-                try:
-                    await asyncio.wait_for(self._event.wait(), TICK)
-                except TimeoutError:
-                    continue
+                self._save_when_due()
+                await asyncio.sleep(SOON)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._event.wait(), TICK - SOON)
         finally:
             await self._attendants.close()
             self._threads.stop()
-            if self._options.state_file is not None:
-                self._save(self._state(self._clock()))
+            await self._save_at_last()
 
     def _wake(self) -> None:
         """Ask for a Snapshot now; called in any thread."""
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._event.set)
+            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody wants one any more
+                self._loop.call_soon_threadsafe(self._event.set)
 
     def _make_safely(self) -> None:
         """Make a Snapshot; where that fails there is none, since an old one would be shown as live."""
@@ -142,7 +144,7 @@ class Sidecar:
         self._hear(now)
         self._phases.forget(set(self._fleet.engines))
         health = self._health()
-        self._ready = self._ready or all(h.settled for h in health) or now - self._born > SETTLE
+        self._ready = self._ready or all(h.settled for h in health) or time.monotonic() - self._born > SETTLE
         made = Snapshot(
             at=now,
             ready=self._ready,
@@ -223,28 +225,25 @@ class Sidecar:
             revision=options.revision,
             python_version=options.python_version,
             demo=options.demo,
-            reload_successful=self._reload[0],
-            reload_at=self._reload[1],
+            reload_successful=self._reload.successful,
+            reload_at=self._reload.at,
             unparsed_lines=self._attendants.unparsed(),
         )
 
-    async def _save_when_due(self) -> None:
-        now = self._clock()
-        if self._options.state_file is not None and not 0 <= now - self._saved < SAVE_EVERY:
+    def _save_when_due(self) -> None:
+        now = time.monotonic()
+        if self._keeper is not None and now - self._saved >= SAVE_EVERY:
             self._saved = now
-            await asyncio.to_thread(self._save, self._state(now))
+            self._keeper.keep(self._state())
 
-    def _state(self, now: float) -> state.State:
+    async def _save_at_last(self) -> None:
+        if self._keeper is None:
+            return
+        # What the logs told since the last Snapshot lies before the places in them that are saved.
+        self._hear(self._clock())
+        self._keeper.keep(self._state())
+        await asyncio.to_thread(self._keeper.close, LAST_WRITE)
+
+    def _state(self) -> state.State:
         memories = self._fleet.memories(self._attendants.cursors())
-        return state.State(saved_at=now, devices=self._board.marks, engines=memories)
-
-    def _save(self, what: state.State) -> None:
-        assert self._options.state_file is not None  # noqa: S101 - the callers have looked
-        try:
-            state.save(self._options.state_file, what)
-        except OSError as error:
-            if not self._save_failed:
-                _LOG.error("%s: state cannot be written: %s", self._options.state_file, error.strerror)
-            self._save_failed = True
-        else:
-            self._save_failed = False
+        return state.State(saved_at=self._clock(), devices=self._board.marks, engines=memories)

@@ -221,3 +221,47 @@ async def test_it_stays_ready_once_it_was(idle: Host) -> None:
         await watched.until(lambda e: e.phase == "serving")
         at = next(i for i, s in enumerate(watched.made) if s.ready)
         assert all(s.ready for s in watched.made[at:])
+
+
+async def test_a_disk_that_hangs_holds_up_neither_the_snapshots_nor_the_end(idle: Host, tmp_path: Path) -> None:
+    """A FIFO where the state is drafted hangs the write for ever."""
+    os.mkfifo(tmp_path / f".state.json.{os.getpid()}")
+    async with watching(idle, state_file=tmp_path / "state.json") as watched:
+        await watched.until(lambda e: e.up is False)
+        watched.sidecar._saved = float("-inf")  # the next save is due
+        before = len(watched.made)
+        await watched.until(lambda _: len(watched.made) > before + 2)
+        began = time.monotonic()
+    assert time.monotonic() - began < 1
+
+
+async def test_a_configuration_that_hangs_holds_up_nothing_and_is_taken_when_it_comes(idle: Host) -> None:
+    pipe = idle.config.with_name("slow.yaml")
+    os.mkfifo(pipe)
+    async with watching(idle) as watched:
+        await watched.until(lambda e: e.up is False)
+        watched.sidecar.reload(lambda: config.load(pipe, frozenset(SOURCES)))
+        before = len(watched.made)
+        await watched.until(lambda _: len(watched.made) > before + 2)
+        await asyncio.to_thread(pipe.write_text, "engines:\n  - name: other\n")
+        await watched.until(lambda _: True, "other")
+        assert watched.last.exporter.reload_successful
+
+
+async def test_an_engine_that_a_reload_brings_and_an_end_at_once_lose_no_state(idle: Host, tmp_path: Path) -> None:
+    file = tmp_path / "state.json"
+    async with watching(idle, state_file=file) as watched:
+        await watched.until(lambda e: e.up is False)
+        loaded = config.Config(engines=(config.EngineConfig(name="late"),))
+        watched.sidecar._reconfigure(loaded, ())
+    assert "late" in state.load(file).engines
+
+
+async def test_a_burst_of_events_makes_no_burst_of_snapshots(idle: Host) -> None:
+    async with watching(idle) as watched:
+        await watched.until(lambda e: e.up is False)
+        before, began = len(watched.made), time.monotonic()
+        while time.monotonic() < began + 1:
+            watched.sidecar._event.set()
+            await asyncio.sleep(0.001)
+        assert len(watched.made) - before <= 12

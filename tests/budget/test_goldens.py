@@ -234,19 +234,18 @@ def test_six_windows_fit_up_to_208168_tokens() -> None:
 
 
 def test_decode_context_parallelism_needs_more_ranks_than_kv_heads() -> None:
-    refusal = ceilings.decode_context_parallel_refusal(2, 2, 2)
-    assert refusal is not None
-    assert "above the model's 2 KV heads; it is 2" in refusal
-    assert ceilings.decode_context_parallel_refusal(2, 4, 2) is None
-    assert ceilings.decode_context_parallel_refusal(1, 2, 2) is None
+    refused = ceilings.decode_context_parallel(2, 2, 2)
+    assert refused.verdict == "refused"
+    assert refused.sentence.endswith("tensor parallel size 2, 2 KV heads, asked for 2")
+    assert ceilings.decode_context_parallel(2, 4, 2).verdict == "allowed"
+    assert ceilings.decode_context_parallel(1, 2, 2).verdict == "allowed"
 
 
 def test_data_parallelism_needs_a_copy_of_the_model_on_each_device() -> None:
-    refusal = ceilings.data_parallel_refusal(2, printed_bytes("59.9"), SIZE)
-    assert refusal is not None
-    assert "59.90 GiB on every device of 31.86 GiB" in refusal
-    assert ceilings.data_parallel_refusal(2, printed_bytes("20"), SIZE) is None
-    assert ceilings.data_parallel_refusal(1, printed_bytes("59.9"), SIZE) is None
+    refused = ceilings.data_parallel(2, printed_bytes("59.9"), SIZE)
+    assert refused.verdict == "refused"
+    assert "2 replicas of 59.90 GiB on 1 x 31.86 GiB" in refused.sentence
+    assert ceilings.data_parallel(2, printed_bytes("20"), SIZE).verdict == "allowed"
 
 
 def test_a_printed_free_figure_reaches_the_limit_through_the_report() -> None:

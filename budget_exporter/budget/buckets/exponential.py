@@ -17,8 +17,9 @@ def values(spec: Limited, release: Release, *, contiguous: bool) -> list[int]:
 
     Value i of n is ``low x (high / low) ** (i / (n - 1))``, rounded up to a multiple of ``step``. In the fork a value
     that is already there gives way to the nearest unused one of ``low, low + step, ...``, until none is left; in the
-    plugin it is dropped, a ``low`` of 0 or 1 counts as ``step`` and is put in again afterwards, and nothing exceeds
-    ``high``, though ``high`` may then come twice. With ``contiguous`` paged attention the last value is ``high`` itself (not in 1.21.0).
+    plugin it is dropped, a ``low`` of 0 or 1 counts as ``step`` and is put in again afterwards, and what exceeds
+    ``high`` is cut down to it, which may name it twice. With ``contiguous`` paged attention the last value is ``high``
+    itself (not in 1.21.0).
 
     Raise LawError where the engine fails: ``limit`` or ``step`` below 1, ``low`` 0 in the fork, ``high`` below 1.
     Source: ``warmup_range_with_limit`` of vllm-hpu-extension as pinned by 1.21.0, 1.21.2 and 1.22, and of vllm-gaudi

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,6 +23,8 @@ SCENARIOS = ("healthy", "knife-edge", "crash-loop")
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run what ``argv`` (sys.argv without it) asks for; return 2 where a file is wrong, else end the process."""
+    # A reload may be asked for before there is anything to reload; unhandled, the signal would end us.
+    signal.signal(signal.SIGHUP, lambda *_: None)
     words = list(sys.argv[1:] if argv is None else argv)
     command = words.pop(0) if words and words[0] in COMMANDS else "serve"
     options = _parser(command).parse_args(words)

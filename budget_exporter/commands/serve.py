@@ -8,9 +8,12 @@ import gc
 import logging
 import os
 import platform
+import re
 import signal
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from aiohttp import web
 
@@ -26,6 +29,7 @@ from budget_exporter.sources import SOURCES
 __all__ = ["Settings", "run", "settings"]
 
 DEFAULT_LISTEN = ":19470"
+_ADDRESS = re.compile(r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^\[\]/]*)):(?P<port>[0-9]{1,5})")
 _LOG = logging.getLogger("budget_exporter")
 
 
@@ -65,10 +69,12 @@ def settings(options: argparse.Namespace) -> Settings:
 
 def _address(text: str) -> tuple[str | None, int]:
     """Return (host or None for all addresses, port) of ``[HOST]:PORT``; an IPv6 host stands in brackets."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:  # noqa: PLR2004 - the largest port there is
-        raise ConfigError(f"--web.listen-address: not [HOST]:PORT: {text!r}")
-    return host.removeprefix("[").removesuffix("]") or None, int(port)
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > 65535:  # noqa: PLR2004 - the largest port there is
+        raise ConfigError(f"--web.listen-address: not [HOST]:PORT: {text[:80]!r}")
+    if ":" in (match["host"] or ""):
+        raise ConfigError(f"--web.listen-address: an IPv6 address stands in brackets: {text[:80]!r}")
+    return match["six"] or match["host"] or None, int(match["port"])
 
 
 def _state(given: str | None) -> Path | None:
@@ -86,10 +92,12 @@ def run(chosen: Settings) -> int:
     Raise ConfigError where the configuration or a registry is wrong.
     """
     set_up(chosen.level, chosen.format)
+    hung_up = threading.Event()
+    signal.signal(signal.SIGHUP, lambda *_: hung_up.set())
     loaded = config.load(chosen.config, frozenset(SOURCES))
     sidecar = Sidecar(loaded, _options(chosen))
     # Not asyncio.run: it waits for threads, and one that hangs in the kernel never ends.
-    return asyncio.new_event_loop().run_until_complete(_serve(sidecar, chosen))
+    return asyncio.new_event_loop().run_until_complete(_serve(sidecar, chosen, hung_up))
 
 
 def _options(chosen: Settings) -> Options:
@@ -104,14 +112,18 @@ def _options(chosen: Settings) -> Options:
     )
 
 
-async def _serve(sidecar: Sidecar, chosen: Settings) -> int:
+async def _serve(sidecar: Sidecar, chosen: Settings, hung_up: threading.Event) -> int:
     loop = asyncio.get_running_loop()
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
-    loop.add_signal_handler(
-        signal.SIGHUP, lambda: sidecar.reload(lambda: config.load(chosen.config, frozenset(SOURCES)))
-    )
+
+    def reload() -> None:
+        sidecar.reload(lambda: config.load(chosen.config, frozenset(SOURCES)))
+
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    if hung_up.is_set():
+        reload()
     # Rendered when a Snapshot is made, so that a scrape is served from bytes.
     exposition = Exposition()
     sidecar.publish = exposition.render
@@ -119,18 +131,33 @@ async def _serve(sidecar: Sidecar, chosen: Settings) -> int:
     runner = web.AppRunner(application, access_log=None, shutdown_timeout=0.2)
     await runner.setup()
     try:
-        for host, port in chosen.listen:
-            site = web.TCPSite(runner, host, port)
-            try:
-                await site.start()
-            except OSError as error:
-                _LOG.error("--web.listen-address: cannot listen on %s:%d: %s", host or "", port, _reason(error))
-                return 1
-        for address in runner.addresses:
-            _LOG.info("listening on %s:%d", address[0], address[1])
-        return await _watch(sidecar, stop)
+        listening = asyncio.create_task(_listen(runner, chosen), name="listen")
+        if not await _first(listening, stop):
+            return 0  # told to stop while a name was looked up
+        return await _watch(sidecar, stop) if listening.result() else 1
     finally:
         await runner.cleanup()
+
+
+async def _listen(runner: web.AppRunner, chosen: Settings) -> bool:
+    """Listen on every address; return whether that could be done."""
+    for host, port in chosen.listen:
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            _LOG.error("--web.listen-address: cannot listen on %s: %s", _shown(host or "", port), _reason(error))
+            return False
+    for address in runner.addresses:
+        _LOG.info("listening on %s", _shown(address[0], address[1]))
+    return True
+
+
+async def _first(task: asyncio.Task[Any], stop: asyncio.Event) -> bool:
+    """Return whether ``task`` is done before ``stop`` is set."""
+    stopped = asyncio.create_task(stop.wait(), name="stop")
+    await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+    stopped.cancel()
+    return task.done()
 
 
 async def _watch(sidecar: Sidecar, stop: asyncio.Event) -> int:
@@ -139,9 +166,7 @@ async def _watch(sidecar: Sidecar, stop: asyncio.Event) -> int:
     gc.collect()
     gc.freeze()
     watch = asyncio.create_task(sidecar.run(), name="sidecar")
-    stopped = asyncio.create_task(stop.wait(), name="stop")
-    await asyncio.wait({watch, stopped}, return_when=asyncio.FIRST_COMPLETED)
-    if watch.done():
+    if await _first(watch, stop):
         _LOG.critical("the sidecar ended", exc_info=watch.exception())
         return 1
     watch.cancel()
@@ -151,4 +176,9 @@ async def _watch(sidecar: Sidecar, stop: asyncio.Event) -> int:
 
 
 def _reason(error: OSError) -> str:
-    return os.strerror(error.errno) if error.errno else str(error)
+    # A failed bind carries asyncio's long sentence, a failed look-up of a name (a negative number) the resolver's own.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else error.strerror or str(error)
+
+
+def _shown(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

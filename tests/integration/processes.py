@@ -21,7 +21,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 T = TypeVar("T")
-LISTENING = re.compile(r"listening on (\S+?):(\d+)")
+LISTENING = re.compile(r"listening on ([^\s\[\]]+?):(\d+)")
 Labels = frozenset[tuple[str, str]]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import signal
 import socket
 import subprocess
@@ -19,7 +20,7 @@ from budget_exporter.demo.host import DEVICES, SIZE, Host
 from budget_exporter.demo.player import HEALTHY, Engine
 from budget_exporter.units import GIB, MIB
 from tests.integration.incident import serve, serving_host
-from tests.integration.processes import Exporter, exporter, until
+from tests.integration.processes import Exporter, exporter, get, until
 
 
 @pytest.fixture
@@ -64,6 +65,9 @@ def test_a_wrong_configuration_is_one_line_and_status_2(tmp_path: Path, text: st
         ("--path.sysfs=/absent", "--path.sysfs: no such directory: /absent"),
         ("--web.listen-address=nonsense", "--web.listen-address: not [HOST]:PORT: 'nonsense'"),
         ("--web.listen-address=:70000", "--web.listen-address: not [HOST]:PORT"),
+        ("--web.listen-address=:" + "9" * 5000, "--web.listen-address: not [HOST]:PORT"),
+        ("--web.listen-address=::1:19470", "--web.listen-address: an IPv6 address stands in brackets: '::1:19470'"),
+        ("--web.listen-address=unix:/run/x.sock", "--web.listen-address: not [HOST]:PORT: 'unix:/run/x.sock'"),
         ("--web.telemetry-path=metrics", "--web.telemetry-path: must start with a slash"),
     ],
 )
@@ -93,6 +97,46 @@ def test_a_taken_port_is_one_line_and_status_1() -> None:
     assert ended.returncode == 1
     assert ended.stderr.count("\n") == 1
     assert f"cannot listen on 127.0.0.1:{port}: Address already in use" in ended.stderr
+
+
+def test_one_of_two_ports_taken_is_one_line_and_status_1() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ended = run("--web.listen-address=127.0.0.1:0", f"--web.listen-address=127.0.0.1:{port}")
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert f"127.0.0.1:{port}: Address already in use" in ended.stderr
+
+
+def test_a_host_that_is_none_is_one_line_and_status_1() -> None:
+    ended = run("--web.listen-address=no.such.host.invalid:0")
+    assert ended.returncode == 1
+    assert ended.stderr.count("\n") == 1
+    assert "cannot listen on no.such.host.invalid:0: " in ended.stderr
+    assert "Unknown error" not in ended.stderr
+
+
+def test_it_listens_on_ipv6_and_says_so_as_a_url_has_it(host: Host, tmp_path: Path) -> None:
+    words = (f"--config.file={host.config}", f"--path.sysfs={host.roots.sysfs}", f"--path.procfs={host.roots.procfs}")
+    with exporter(tmp_path / "exporter.log", "serve", *words, "--web.listen-address", "[::1]:0") as running:
+        port = until(lambda: re.search(r"listening on \[::1\]:(\d+)", running.log), "it listens")[1]
+        assert get(f"http://[::1]:{port}/-/healthy")[0] == 200
+
+
+def test_a_hangup_during_the_start_is_no_end(host: Host, tmp_path: Path) -> None:
+    """``systemctl reload`` may come at any moment; what it asks for is done when there is something to reload."""
+    pipe = tmp_path / "slow.yaml"
+    os.mkfifo(pipe)
+    words = (f"--config.file={pipe}", f"--path.sysfs={host.roots.sysfs}", f"--path.procfs={host.roots.procfs}")
+    with exporter(tmp_path / "exporter.log", "serve", *words) as running:
+        with pipe.open("w") as config:  # opened once the exporter reads it
+            running.signal(signal.SIGHUP)
+            config.write("floors: {critical: 64MiB}\n")
+        assert running.address  # it has read the first to its end
+        with pipe.open("w") as config:
+            config.write("floors: {critical: 32MiB}\n")
+        floor = "budget_law_margin_floor_bytes"
+        until(lambda: running.value(floor, severity="critical") == 32 * MIB, "the reload that was asked for")
 
 
 def test_sigterm_ends_it_within_a_second(running: Exporter) -> None:

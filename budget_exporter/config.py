@@ -11,6 +11,7 @@ import msgspec
 
 from budget_exporter import yaml_file
 from budget_exporter.facts.verdict import Floors, Policy
+from budget_exporter.sources import INTERVALS
 from budget_exporter.units import MIB
 from budget_exporter.yaml_file import Duration, Size
 
@@ -23,6 +24,9 @@ DEFAULT_WARNING = Size(768 * MIB)
 DEFAULT_DRIFT_TOLERANCE = Size(128 * MIB)
 """Healthy boots captured up to 0.1 GiB (median) beyond the estimate; what is under this is not worth a ticket."""
 Positive = Annotated[int, msgspec.Meta(gt=0)]
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Factor = Annotated[float, msgspec.Meta(gt=0, le=100)]
+SUFFIX = ".service"
 
 
 class FloorsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -58,7 +62,7 @@ class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Registry constants; in an engine's ``constants`` each overrides the registry's."""
 
     kv_bytes_per_token: Positive | None = None
-    kv_reserve_factor: float | None = None
+    kv_reserve_factor: Factor | None = None
     kv_reserve_requests: Positive | None = None
     overhead_precise: Size | None = None
     overhead_default: Size | None = None
@@ -66,10 +70,10 @@ class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     overhead_slope_per_1024_tokens: Size | None = None
     expert_bytes: Size | None = None
     experts_per_layer: Positive | None = None
-    graph_base_mib: int | None = None
-    graph_per_graph_mib: int | None = None
-    graphs_piecewise: int | None = None
-    graphs_speculative: int | None = None
+    graph_base_mib: Count | None = None
+    graph_per_graph_mib: Count | None = None
+    graphs_piecewise: Count | None = None
+    graphs_speculative: Count | None = None
     non_expert: Size | None = None
     mamba_pages: Size | None = None
     non_torch: Size | None = None
@@ -157,9 +161,11 @@ def load(path: Path | None, sources: frozenset[str]) -> Config:
     for i in range(len(config.engines)):
         _check_engine(document, i)
     _check_floors(document, "floors", None)
-    for name in config.sources:
+    for name, source in config.sources.items():
         if name not in sources:
             raise document.error(f"sources.{name}", f"no such source; there are {', '.join(sorted(sources))}")
+        if source.interval is not None:
+            _check_interval(document, name, source.interval)
     return config
 
 
@@ -167,6 +173,23 @@ def _check_floors(document: yaml_file.Document[Config], key: str, engine: Engine
     floors = document.value.policy(engine).floors
     if floors.warning < floors.critical:
         raise document.error(key, f"warning ({floors.warning} bytes) is below critical ({floors.critical} bytes)")
+
+
+def _check_interval(document: yaml_file.Document[Config], name: str, interval: float) -> None:
+    key = f"sources.{name}.interval"
+    if name not in INTERVALS:
+        raise document.error(key, f"{name} is told of changes and has no interval")
+    low, high = INTERVALS[name]
+    if not low <= interval <= high:
+        raise document.error(key, f"must be from {low:g} to {high:g} s, not {interval:g} s")
+
+
+def _check_units(document: yaml_file.Document[Config], key: str, engine: EngineConfig) -> None:
+    """Raise ConfigError for a unit without its suffix: processes and the bus know it by its whole name only."""
+    matched = engine.match.unit if engine.match is not None else None
+    for where, unit in ((f"{key}.unit", engine.unit), (f"{key}.match.unit", matched)):
+        if unit is not None and not unit.endswith(SUFFIX):
+            raise document.error(where, f"must end in {SUFFIX}: {unit + SUFFIX!r}")
 
 
 def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
@@ -179,7 +202,10 @@ def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
         raise document.error(f"{key}.match", "give exactly one of unit, container, served_model_name, port")
     if log is not None and sum((log.file is not None, log.journal, log.none)) != 1:
         raise document.error(f"{key}.log", "give exactly one of file, journal, none")
+    _check_units(document, key, engine)
     for other in before:
+        if engine.match is not None and engine.match == other.match:
+            raise document.error(f"{key}.match", f"engine {other.name!r} has the same")
         if log is not None and log.file is not None and other.log is not None and other.log.file == log.file:
             raise document.error(f"{key}.log.file", f"engine {other.name!r} has the same log")
     for k, window in enumerate(engine.maintenance):

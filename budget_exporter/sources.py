@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from budget_exporter.roots import Roots
 
-__all__ = ["SOURCES", "enabled", "load"]
+__all__ = ["INTERVALS", "SOURCES", "enabled", "load"]
 
 Room = Literal["devices", "engines", "evidence", "supervisors"]
 SOURCES: dict[str, Room] = {
@@ -18,6 +18,13 @@ SOURCES: dict[str, Room] = {
     "journal": "evidence",
 }
 """Name of the module to the room it is in: flag, configuration key and ``source`` label are this name."""
+INTERVALS: dict[str, tuple[float, float]] = {
+    # A sample is shown for three seconds; ten a second miss no spike that a scheduler step makes.
+    "amdgpu": (0.02, 1.0),
+    # What the supervisor says of an end is tied to what the next look finds.
+    "procfs": (0.2, 2.0),
+}
+"""Shortest and longest interval in seconds of the sources that look; the others are told of changes and have none."""
 
 
 def enabled(room: Room, off: frozenset[str]) -> list[str]:

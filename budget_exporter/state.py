@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
@@ -19,6 +20,7 @@ from budget_exporter.facts.snapshot import FreeAtInit
 __all__ = ["EngineMemory", "State", "load", "save"]
 
 VERSION = 1
+Count = Annotated[int, msgspec.Meta(ge=0)]
 _LOG = logging.getLogger("budget_exporter.state")
 
 
@@ -29,11 +31,11 @@ class EngineMemory:
     main: ProcessKey | None = None
     started_at: float | None = None
     last_seen: float | None = None
-    restarts: int = 0
+    restarts: Count = 0
     nrestarts: int | None = None
     unit: str = ""
     """Whose counter ``nrestarts`` is."""
-    failures: Mapping[Cause, int] = field(default_factory=dict)
+    failures: Mapping[Cause, Count] = field(default_factory=dict)
     last_failure: Failure | None = None
     report: BootReport | None = None
     """Boot facts of the process ``main``: the journal rotates while engines run for weeks."""
@@ -67,7 +69,7 @@ def load(path: Path) -> State:
         if state.version == VERSION:
             return state
         reason = f"version {state.version}, this exporter writes {VERSION}"
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         reason = str(error)
     aside = path.with_name(f"{path.name}.broken-{int(time.time())}")
     try:

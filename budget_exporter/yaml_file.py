@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,6 +22,10 @@ V_co = TypeVar("V_co", covariant=True)
 _AT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
 _UNKNOWN = re.compile(r"unknown field `(?P<key>[^`]*)`")
 _Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+_LARGEST = 2**63 - 1
+"""Bytes; more is a slip of the hand, and no figure could be exported."""
 
 
 class Size(int):
@@ -62,6 +67,8 @@ def load(path: Path, kind: type[T]) -> Document[T]:
         try:
             node = loader.get_single_node()
             data = {} if node is None else _plain(loader, node, "$", lines, path)
+        except RecursionError:
+            raise ConfigError(f"{path}: nested too deep, or within itself") from None
         finally:
             loader.dispose()
     except yaml.YAMLError as error:
@@ -80,10 +87,10 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: str, lines: dict[str, i
     if isinstance(node, yaml.SequenceNode):
         return [_plain(loader, item, f"{at}[{i}]", lines, path) for i, item in enumerate(node.value)]
     if not isinstance(node, yaml.MappingNode):
-        return loader.construct_object(node, deep=True)
+        return _scalar(loader, node, path)
     result: dict[str, Any] = {}
     for key_node, value in node.value:
-        key = str(loader.construct_object(key_node, deep=True))
+        key = str(_scalar(loader, key_node, path))
         line = key_node.start_mark.line + 1
         if key in result:
             raise ConfigError(f"{path}:{line}: key {key!r} is given twice")
@@ -92,12 +99,28 @@ def _plain(loader: yaml.SafeLoader, node: yaml.Node, at: str, lines: dict[str, i
     return result
 
 
+def _scalar(loader: yaml.SafeLoader, node: yaml.Node, path: Path) -> Any:
+    """Return the value of a node without keys; what only looks like a date or a number is an error of its own."""
+    try:
+        return loader.construct_object(node, deep=True)
+    except ValueError as error:
+        raise ConfigError(f"{path}:{node.start_mark.line + 1}: {node.value!r}: {error}") from error
+
+
 def _units(kind: type[Any], value: Any) -> Any:
     """Convert sizes and durations; msgspec adds the path to what is raised here."""
     if not isinstance(value, str):
         what = "size with a unit such as 256MiB" if kind is Size else "duration with a unit such as 5s"
         raise ValueError(f"expected a {what}, got {value!r}")  # noqa: TRY004 - msgspec reports ValueError with its path
-    return Size(parse_size(value)) if kind is Size else Duration(parse_duration(value))
+    if kind is Size:
+        size = parse_size(value)
+        if size > _LARGEST:
+            raise ValueError(f"too large: {value[:40]!r}")
+        return Size(size)
+    duration = parse_duration(value)
+    if math.isinf(duration):
+        raise ValueError(f"too long: {value[:40]!r}")
+    return Duration(duration)
 
 
 def _resolved(message: str, data: Any, kind: type[Any]) -> str:

@@ -12,7 +12,7 @@ from budget_exporter.errors import ConfigError
 from budget_exporter.facts.verdict import Floors
 from budget_exporter.units import MIB
 
-SOURCES = frozenset({"amdgpu", "procfs"})
+SOURCES = frozenset({"amdgpu", "procfs", "file"})
 
 GOOD = """\
 engines:
@@ -66,6 +66,20 @@ def test_an_empty_file_is_the_defaults(tmp_path: Path, text: str) -> None:
         ("{file: /var/log/vllm.log}", "{file: /x, journal: true}", 4, "engines[0].log", "exactly one"),
         ("name: qwen", "name: ''", 2, "engines[0].name", "length >= 1"),
         ("floors: {warning", "engines: []\nfloors: {warning", 8, "'engines'", "given twice"),
+        ("200ms", "0s", 10, "sources.amdgpu.interval", "from 0.02 to 1 s"),
+        ("200ms", "1h", 10, "sources.amdgpu.interval", "from 0.02 to 1 s"),
+        ("200ms", f"{'9' * 400}h", 10, "sources.amdgpu.interval", "too long"),
+        ("  amdgpu: {", "  procfs: {interval: 1m}\n  amdgpu: {", 10, "sources.procfs.interval", "from 0.2 to 2 s"),
+        ("  amdgpu: {", "  file: {interval: 1s}\n  amdgpu: {", 10, "sources.file.interval", "is told of changes"),
+        ("1GiB", f"{'9' * 400}GiB", 8, "floors.warning", "too large"),
+        ("unit: vllm-qwen.service", "unit: vllm-qwen", 3, "engines[0].match.unit", "vllm-qwen.service"),
+        ("contract_tokens: 401408", "unit: vllm-qwen", 5, "engines[0].unit", "vllm-qwen.service"),
+        ("7892,", "7892, kv_reserve_factor: .nan,", 7, "engines[0].constants.kv_reserve_factor", "> 0.0"),
+        ("7892,", "7892, kv_reserve_factor: .inf,", 7, "engines[0].constants.kv_reserve_factor", "<= 100.0"),
+        ("7892,", "7892, kv_reserve_factor: -1.0,", 7, "engines[0].constants.kv_reserve_factor", "> 0.0"),
+        ("7892,", "7892, graph_base_mib: -1,", 7, "engines[0].constants.graph_base_mib", ">= 0"),
+        ("name: qwen", "name: 2024-99-99", 2, "'2024-99-99'", "month must be in 1..12"),
+        ("401408", "!!int many", 5, "'many'", "invalid literal"),
     ],
 )
 def test_a_mistake_is_named_with_file_line_and_key(
@@ -87,9 +101,17 @@ def test_two_engines_of_one_name_are_refused(tmp_path: Path) -> None:
         config.load(write(tmp_path, "engines:\n  - name: a\n  - name: a\n"), SOURCES)
 
 
+@pytest.mark.parametrize("match", ["{port: 8000}", "{unit: a.service}", "{container: a}", "{served_model_name: a}"])
+def test_two_engines_that_would_match_the_same_are_refused(tmp_path: Path, match: str) -> None:
+    text = f"engines:\n  - {{name: a, match: {match}}}\n  - {{name: b, match: {match}}}\n"
+    with pytest.raises(ConfigError, match=r":3: engines\[1\]\.match: engine 'a' has the same"):
+        config.load(write(tmp_path, text), SOURCES)
+
+
 @pytest.mark.parametrize(
     ("text", "what"),
     [
+        ("engines: &a [*a]\n", "too deep"),
         ("engines: [", "not YAML: did not find"),
         ("- a\n", "expected `object`"),
         ("a: b: c\n", ":1: not YAML"),

@@ -64,7 +64,19 @@ def test_a_missing_file_is_a_new_state(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"", b"{", b"[]", b'{"version": 99}', b'{"devices": [{"device": 3}]}', b"\xff\xfe", b"null"]
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b'{"version": 99}',
+        b'{"devices": [{"device": 3}]}',
+        b"\xff\xfe",
+        b"null",
+        b'{"engines":' * 100_000,
+        b'{"engines": {"a": {"restarts": -1}}}',
+        b'{"engines": {"a": {"failures": {"unknown": -1}}}}',
+    ],
 )
 def test_a_broken_file_is_set_aside_and_named(tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "state.json"

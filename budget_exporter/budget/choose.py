@@ -7,14 +7,40 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
-from budget_exporter.budget.laws import Law, Version, expert_offload, vllm_gpu
+from budget_exporter.budget.buckets.releases import FIRST_FORK, Release, release_of
+from budget_exporter.budget.laws import Law, Version, expert_offload, gaudi, vllm_gpu
+from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
-from budget_exporter.facts.ledger import Constants, RegistryEntry
+from budget_exporter.facts.ledger import Constants, RankInput, RegistryEntry
 
-__all__ = ["LAWS", "Choice", "choose", "constants_for", "parse_version"]
+__all__ = ["LAWS", "Choice", "choose", "constants_for", "flavour_of", "parse_version"]
 
-LAWS: tuple[Law, ...] = (*vllm_gpu.LAWS, *expert_offload.LAWS)
+LAWS: tuple[Law, ...] = (*vllm_gpu.LAWS, *expert_offload.LAWS, *gaudi.LAWS)
+"""All laws, those of a flavour together and oldest first."""
+_DEVICE_TYPES = {"cuda": "vllm_gpu", "cpu": "vllm_cpu", "hpu": "gaudi", "neuron": "neuron", "tpu": "tpu"}
+"""Flavour by what the engine says it runs on (``device_config``); ROCm is ``cuda`` too."""
+_PLATFORMS = {
+    "amd": "vllm_gpu",
+    "nvidia": "vllm_gpu",
+    "host": "vllm_cpu",
+    "gaudi": "gaudi",
+    "neuron": "neuron",
+    "tpu": "tpu",
+}
+"""Flavour by the platform of the devices."""
+_FIRST_PLUGIN = (0, 10)
+_OLDER: Version = (0,)
+"""Older than any release of the fork."""
+_FORKS: tuple[tuple[Version, Version], ...] = (
+    ((0, 4), (1, 16)),
+    ((0, 5), (1, 17)),
+    ((0, 6), (1, 19)),
+    ((0, 6, 6), (1, 20)),
+    ((0, 7), (1, 21)),
+    ((0, 9), (1, 22)),
+)
+"""The vLLM that a release of Gaudi's fork stands on. Source: the tags of HabanaAI/vllm-fork."""
 _NUMBERS = re.compile(r"\s*v?(\d+(?:\.\d+)*)")
 
 
@@ -38,24 +64,78 @@ def parse_version(text: str | None) -> Version | None:
     return tuple(int(part) for part in match[1].split(".")) if match else None
 
 
-def choose(shape: Shape, report: BootReport | None) -> Choice:
+def choose(shape: Shape, report: BootReport | None, ranks: Sequence[RankInput] = ()) -> Choice:
     """
-    Return the law for the engine's flavour and version.
+    Return the law for the engine's flavour and version; ``ranks`` tell the platform where the log does not.
 
-    The flavour is expert offload where the flag or a plan block says so. An unknown version, and one newer than anybody
-    examined, takes the newest law, one older than all takes the oldest: each of them assumed.
+    An unknown version, and one newer than anybody examined, takes the newest law, one older than all takes the oldest:
+    each of them assumed. Raise LawError for an engine on a device that no law is for, and for ranks on devices of more
+    than one kind.
     """
-    flavour = "expert_offload" if _offloads(shape, report) else "vllm_gpu"
+    flavour = flavour_of(shape, report, ranks)
+    text, version, inferred = _version(flavour, report)
     laws = [law for law in LAWS if law.flavour == flavour]
-    text = report.version if report is not None and report.version is not None else ""
-    version = parse_version(text)
+    if not laws:
+        raise LawError(f"there is no budget law for {flavour}")
     if version is None:
         return Choice(laws[-1], text, assumed=True)
     for law in laws:
         if law.since <= version and (law.until is None or version < law.until):
             beyond = law.examined_until is not None and version >= law.examined_until
-            return Choice(law, text, assumed=beyond)
+            return Choice(law, text, assumed=beyond or inferred)
     return Choice(laws[0], text, assumed=True)
+
+
+def flavour_of(shape: Shape, report: BootReport | None, ranks: Sequence[RankInput] = ()) -> str:
+    """
+    Return the kind of engine.
+
+    Expert offload is what the flag or a plan block says. Else what the engine says it runs on, in torch's words; else
+    the platform of its devices; else a GPU. On Gaudi the release tells the fork from the plugin.
+    """
+    if _offloads(shape, report):
+        return "expert_offload"
+    kinds = sorted({_PLATFORMS[rank.platform] for rank in ranks if rank.platform in _PLATFORMS})
+    said = report.device_type if report is not None else None
+    if said is not None and said not in _DEVICE_TYPES:
+        raise LawError(f"there is no budget law for an engine that runs on {said[:40]}")
+    wanted = kinds if said is None else sorted({_DEVICE_TYPES[said], *kinds})
+    if len(wanted) > 1:
+        where = "" if said is None else f"the engine runs on {said}, "
+        raise LawError(f"{where}its ranks are on devices for which these laws hold: {', '.join(kinds)}")
+    flavour = wanted[0] if wanted else "vllm_gpu"
+    release = _gaudi(report) if flavour == "gaudi" else None
+    return flavour if release is None else release.flavour
+
+
+def _version(flavour: str, report: BootReport | None) -> tuple[str, Version | None, bool]:
+    """
+    Return the version as it is printed, its numbers, and whether they had to be inferred.
+
+    Gaudi's fork counts by the release of its software, which its own version names; where only the version of the vLLM
+    it stands on is known, that gives the release.
+    """
+    text = report.version if report is not None and report.version is not None else ""
+    if flavour not in {"gaudi", "gaudi_plugin"}:
+        return text, parse_version(text), False
+    release = _gaudi(report)
+    if release is None:
+        return text, None, False
+    bases = [fork for base, fork in _FORKS if release.version >= base]
+    if flavour == "gaudi" and release.version < FIRST_FORK:
+        return text, bases[-1] if bases else _OLDER, True
+    return text, release.version, False
+
+
+def _gaudi(report: BootReport | None) -> Release | None:
+    """Return the release of a Gaudi engine; a vLLM older than the plugin is the one a fork stands on."""
+    if report is None:
+        return None
+    found = (release_of(text) for text in (report.release, report.version) if text is not None)
+    release = next((each for each in found if each is not None), None)
+    if release is not None and release.plugin and release.version < _FIRST_PLUGIN:
+        return Release("gaudi", release.version)
+    return release
 
 
 def _offloads(shape: Shape, report: BootReport | None) -> bool:

@@ -6,15 +6,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from budget_exporter.budget.choose import choose
-from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput
 
 __all__ = ["compute"]
-
-GPU = "cuda"
-"""What torch calls CUDA and ROCm devices alike."""
 
 
 def compute(shape: Shape, ranks: Sequence[RankInput], report: BootReport | None, constants: Constants | None) -> Ledger:
@@ -23,11 +19,9 @@ def compute(shape: Shape, ranks: Sequence[RankInput], report: BootReport | None,
 
     ``report`` is what the engine has said so far, ``constants`` the fitted figures that fit it; both may be None, then
     fewer terms are known. Raise LawError, naming the field, for an impossible size, ratio or length, and for an engine
-    that says that it runs on no GPU: on a CPU the same flags share out host memory by another law.
+    on a device that no law is for.
     """
-    if report is not None and report.device_type not in (None, GPU):
-        raise LawError(f"there is no budget law for an engine that runs on {report.device_type}")
-    choice = choose(shape, report)
+    choice = choose(shape, report, ranks)
     ledger = choice.law.ledger(shape, ranks, report if report is not None else BootReport(), constants)
     notes = list(ledger.notes)
     if choice.assumed:

@@ -8,7 +8,7 @@ from itertools import pairwise
 import pytest
 
 from budget_exporter.budget import compute
-from budget_exporter.budget.choose import LAWS, choose, constants_for, parse_version
+from budget_exporter.budget.choose import LAWS, choose, constants_for, flavour_of, parse_version
 from budget_exporter.budget.laws import Law
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
@@ -174,10 +174,90 @@ def test_glm_is_known_for_one_release_only() -> None:
     assert constants_for(REGISTRY, shape, None) is None
 
 
-def test_an_engine_that_does_not_run_on_a_gpu_gets_no_budget_of_one() -> None:
-    ranks = [RankInput("0", 32 * GIB)]
-    with pytest.raises(LawError, match="cpu"):
-        compute(Shape(utilization=0.9), ranks, BootReport(version="0.32.0", device_type="cpu"), None)
+def on(*platforms: str) -> list[RankInput]:
+    return [RankInput(str(number), 32 * GIB, platform=platform) for number, platform in enumerate(platforms)]
+
+
+@pytest.mark.parametrize(
+    ("said", "platforms", "flavour"),
+    [
+        (None, (), "vllm_gpu"),
+        (None, ("", ""), "vllm_gpu"),
+        (None, ("amd", "amd"), "vllm_gpu"),
+        (None, ("nvidia", ""), "vllm_gpu"),
+        (None, ("gaudi",), "gaudi"),
+        (None, ("neuron",), "neuron"),
+        (None, ("tpu",), "tpu"),
+        (None, ("host",), "vllm_cpu"),
+        ("cuda", (), "vllm_gpu"),
+        ("cuda", ("amd",), "vllm_gpu"),
+        ("cpu", ("",), "vllm_cpu"),
+        ("cpu", ("host",), "vllm_cpu"),
+        ("hpu", (), "gaudi"),
+        ("tpu", (), "tpu"),
+        ("neuron", ("neuron",), "neuron"),
+    ],
+)
+def test_the_flavour_is_what_the_engine_says_it_runs_on_else_what_its_devices_are(
+    said: str | None, platforms: tuple[str, ...], flavour: str
+) -> None:
+    assert flavour_of(Shape(), BootReport(device_type=said), on(*platforms)) == flavour
+    if said is None:
+        assert flavour_of(Shape(), None, on(*platforms)) == flavour
+    assert flavour_of(Shape(expert_offload=True), BootReport(device_type=said), on(*platforms)) == "expert_offload"
+
+
+@pytest.mark.parametrize(
+    ("said", "platforms", "sentence"),
+    [
+        ("xpu", (), "no budget law for an engine that runs on xpu"),
+        ("cpu", ("amd",), "the engine runs on cpu, its ranks are on devices for which these laws hold: vllm_gpu"),
+        (None, ("amd", "gaudi"), "its ranks are on devices for which these laws hold: gaudi, vllm_gpu"),
+    ],
+)
+def test_devices_without_a_law_and_of_more_than_one_kind_are_refused(
+    said: str | None, platforms: tuple[str, ...], sentence: str
+) -> None:
+    with pytest.raises(LawError, match=sentence):
+        compute(Shape(utilization=0.9), on(*platforms), BootReport(version="0.32.0", device_type=said), None)
+
+
+@pytest.mark.parametrize(
+    ("version", "release", "flavour", "since", "assumed"),
+    [
+        ("0.6.6.post1+Gaudi-1.20.0", None, "gaudi", (1, 19), False),
+        ("0.9.0.1+Gaudi-1.22.0", None, "gaudi", (1, 22), False),
+        ("0.9.1", "1.23.0", "gaudi", (1, 22), True),
+        ("0.4.2", None, "gaudi", (1, 16), True),
+        ("0.5.3.post1", None, "gaudi", (1, 17), True),
+        ("0.6.4.post2", None, "gaudi", (1, 19), True),
+        ("0.7.2", None, "gaudi", (1, 21), True),
+        ("0.8.5.post1", None, "gaudi", (1, 21), True),
+        ("0.9.0.1", None, "gaudi", (1, 22), True),
+        ("0.3.0", None, "gaudi", (1, 16), True),
+        ("0.10.0", None, "gaudi_plugin", (0, 10), False),
+        ("0.19.1.post1", None, "gaudi_plugin", (0, 18, 1), False),
+        ("0.28.0", None, "gaudi_plugin", (0, 20), True),
+        (None, None, "gaudi", (1, 22), True),
+        ("dev", None, "gaudi", (1, 22), True),
+    ],
+)
+def test_on_gaudi_the_release_of_the_fork_or_the_plugin_counts(
+    version: str | None, release: str | None, flavour: str, since: tuple[int, ...], assumed: bool
+) -> None:
+    choice = choose(Shape(), BootReport(version=version, release=release), on("gaudi"))
+    assert (choice.law.flavour, choice.law.since, choice.assumed) == (flavour, since, assumed)
+    assert choice.version == (version or "")
+
+
+def test_on_gaudi_without_a_report_the_newest_law_of_the_fork_is_assumed() -> None:
+    choice = choose(Shape(), None, on("gaudi"))
+    assert (choice.law.flavour, choice.law.until, choice.assumed) == ("gaudi", None, True)
+
+
+def test_the_platform_reaches_the_law_through_compute() -> None:
+    found = compute(Shape(utilization=0.9), on("gaudi"), BootReport(version="0.19.0"), None)
+    assert (found.law, found.version) == ("gaudi_plugin", "0.19.0")
     for known in ("cuda", None):
-        ledger = compute(Shape(utilization=0.9), ranks, BootReport(version="0.32.0", device_type=known), None)
+        ledger = compute(Shape(utilization=0.9), on(""), BootReport(version="0.32.0", device_type=known), None)
         assert ledger.ranks["0"].requested == math.ceil(32 * GIB * 0.9)

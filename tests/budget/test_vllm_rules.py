@@ -183,8 +183,8 @@ def test_the_v1_runner_leaves_the_charge_open_until_the_log_tells_it() -> None:
 
 
 def test_what_the_log_says_of_the_charge_counts_before_runner_and_platform() -> None:
-    report = replace(said("0.28.0", replace(BOTH, graph_estimate=gib("0.50")), charged=True), model_runner="V2")
-    assert "cuda_graphs" in terms(only(SHAPE, report, "tpu"))
+    report = replace(said("0.25.1", replace(BOTH, graph_estimate=gib("0.50")), charged=True), model_runner="V2")
+    assert "cuda_graphs" in terms(only(SHAPE, report, "amd"))
 
 
 @pytest.mark.parametrize(

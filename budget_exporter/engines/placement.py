@@ -99,6 +99,9 @@ def _openable(devices: Sequence[DeviceIdentity]) -> tuple[list[DeviceIdentity], 
         return [], "no device that the engine's runtime can open"
     if len({order for order, _ in places}) < len(places):
         return [], "several devices share a place in the runtime's order"
+    if max(order for order, _ in places) >= len(places):
+        # A card that cannot be read has its place all the same: without it every index behind would mean another card.
+        return [], "a device before these in the runtime's order is not known"
     return [device for _, device in sorted(places, key=lambda place: place[0])], ""
 
 

@@ -27,6 +27,13 @@ def on(environ: dict[str, str] | None, ranks: int, cards: tuple[DeviceIdentity, 
     return [p.device for p in place(Shape(tensor_parallel_size=ranks), environ, (), cards)]
 
 
+def test_a_card_that_is_not_known_does_not_move_the_ranks_to_its_neighbours() -> None:
+    assert on({}, 2, (B, C)) == [None, None]
+    assert on({"HIP_VISIBLE_DEVICES": "0,1"}, 2, (A, C)) == [None, None]
+    assert on({"HIP_VISIBLE_DEVICES": "0,1"}, 2, (A, B)) == [A.device, B.device]
+    assert on(None, 2, (A, C)) == [None, None]
+
+
 def test_ranks_follow_the_runtime_s_order_not_the_bus_s() -> None:
     turned = (card("0000:03:00.0", 1), card("0000:06:00.0", 0))
     assert on({}, 2, turned) == ["0000:06:00.0", "0000:03:00.0"]

@@ -70,7 +70,9 @@ class Board:
         Where it is not ``known`` which engines run, what a device without one holds is no baseline.
         """
         for device, window in windows.items():
-            seen = self._seen.setdefault(device, _Seen(window))
+            seen = self._seen.get(device)
+            if seen is None or _card(seen.window) != _card(window):
+                seen = self._seen[device] = _Seen(window)
             seen.window = window
             seen.history.append((window.newest.at, window.newest.used))
             while seen.history and seen.history[0][0] < window.newest.at - HISTORY:
@@ -81,7 +83,7 @@ class Board:
 
     def states(self, now: float) -> tuple[DeviceState, ...]:
         """Return the devices with a fresh sample; the others' series end."""
-        fresh = {name: s for name, s in self._seen.items() if now - s.window.newest.at <= STALE_AFTER}
+        fresh = {name: s for name, s in self._seen.items() if abs(now - s.window.newest.at) <= STALE_AFTER}
         self._seen = fresh
         return tuple(
             DeviceState(seen.window.identity, seen.window.newest, self._expired(device, now))
@@ -110,3 +112,7 @@ class Board:
             return None
         before = [used for at, used in seen.history if since <= at <= started]
         return seen.window.newest.size - before[-1] if before else None
+
+
+def _card(window: DeviceWindow) -> tuple[str | None, int]:
+    return window.identity.uuid, window.newest.size

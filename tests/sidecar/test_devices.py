@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from budget_exporter.facts.device import DeviceIdentity, DeviceReport, DeviceSample, MemorySample
-from budget_exporter.sidecar.devices import HISTORY, STALE_AFTER, Board, Windows, fold
+from budget_exporter.sidecar.devices import GONE_AFTER, HISTORY, STALE_AFTER, Board, Windows, fold
 
 
 def report(at: float, used: int, *, size: int = 100, uuid: str = "GPU-1") -> DeviceReport:
@@ -91,3 +91,33 @@ def test_marks_come_back_from_the_state_file() -> None:
     assert again.states(10.0) == ()
     again.update(windows(report(50.0, 40)), {"0000:03:00.0": ("a@1", 1.0)})
     assert again.states(50.0)[0].high_water.used == 95
+
+
+def test_a_clock_that_steps_back_makes_no_old_sample_fresh() -> None:
+    board = Board()
+    board.update(windows(report(1000.0, 95)), {})
+    assert board.states(1000.5)
+    assert board.states(1000.0 - 3600) == ()
+
+
+def test_another_card_in_the_slot_has_no_history_of_the_one_before() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 5)), {})
+    board.update(windows(report(12.0, 70, uuid="GPU-2", size=200)), {})
+    assert board.free_before("0000:03:00.0", 11.0) is None
+
+
+def test_a_sample_of_the_process_before_is_not_what_was_free() -> None:
+    board = Board()
+    for at, used in ((10.0, 95), (11.0, 5)):
+        board.update(windows(report(at, used)), {})
+    assert board.free_before("0000:03:00.0", 11.5, since=10.5) == 95
+    assert board.free_before("0000:03:00.0", 11.5, since=11.2) is None
+
+
+def test_a_device_that_fails_keeps_its_place_for_ten_minutes() -> None:
+    board = Board()
+    identity = report(10.0, 5).devices[0].identity
+    assert board.identities([identity], 10.0) == [identity]
+    assert board.identities([], 10.0 + GONE_AFTER) == [identity]
+    assert board.identities([], 10.1 + GONE_AFTER) == []

@@ -167,3 +167,84 @@ def test_a_reload_gives_engines_their_new_entries() -> None:
     assert fleet.engines["m"].config is not None
     assert fleet.engines["m"].running is not None
     assert fleet.engines["new"].running is None
+
+
+def test_three_that_would_have_one_name_and_port_are_three() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(n, model="m", started=float(n)) for n in (1, 2, 3)], 101.0)
+    assert {name: engine.main and engine.main.pid for name, engine in fleet.engines.items()} == {
+        "m": 1, "m@8000": 2, "m@8000.2": 3,
+    }  # fmt: skip
+
+
+def test_two_servers_of_one_unit_keep_their_names_when_both_start_again() -> None:
+    """Whichever of them comes first: the port tells which is which."""
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, unit="u.service", port=8000), running(2, unit="u.service", port=8001)], 101.0)
+    fleet.observe([], 102.0)
+    fleet.observe(
+        [
+            running(3, unit="u.service", port=8001, started=103.0),
+            running(4, unit="u.service", port=8000, started=103.5),
+        ],
+        104.0,
+    )
+    assert fleet.engines["u"].main == ProcessKey(4, 4, "b")
+    assert fleet.engines["u@8001"].main == ProcessKey(3, 3, "b")
+
+
+def test_a_second_holder_that_starts_again_is_not_taken_for_the_first_that_is_gone() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, model="m", port=8001), running(2, model="m", port=8002)], 101.0)
+    fleet.observe([], 102.0)
+    fleet.observe([running(3, model="m", port=8002)], 103.0)
+    assert fleet.engines["m@8002"].restarts.total == 1
+    assert fleet.engines["m"].up is False
+
+
+def test_an_unseen_engine_is_neither_up_nor_down_and_is_not_forgotten() -> None:
+    fleet = Fleet(Config(), {"m": EngineMemory(main=ProcessKey(1, 10, "b"), last_seen=50.0, restarts=3)})
+    fleet.observe([], 50.0 + 10 * FORGET_AFTER, complete=False)
+    unseen = [engine.up for engine in fleet.engines.values()]
+    fleet.observe([running(1, 10, model="m")], 50.0 + 10 * FORGET_AFTER)
+    assert (unseen, fleet.engines["m"].up, fleet.engines["m"].restarts.total) == ([None], True, 3)
+
+
+def test_an_engine_is_forgotten_with_its_unit_but_not_while_its_unit_was_never_known() -> None:
+    for counter, kept in ((0, False), (None, True)):
+        fleet = Fleet(Config(), {})
+        fleet.observe([running(1, unit="m.service")], 101.0)
+        word = Supervision("systemd", "m.service", "active", counter)
+        fleet.supervised(fleet.engines["m"], word, 101.0, troubled=False)
+        fleet.observe([], 102.0)
+        gone = Supervision("systemd", "m.service", "inactive", None)
+        fleet.supervised(fleet.engines["m"], gone, 102.0, troubled=False)
+        fleet.observe([], 103.0)
+        assert ("m" in fleet.engines) is kept
+
+
+def test_an_engine_that_the_state_knows_by_another_name_takes_the_configured_one_with_its_counts() -> None:
+    memory = EngineMemory(main=ProcessKey(1, 10, "b"), started_at=50.0, last_seen=60.0, restarts=4)
+    config = Config(engines=(EngineConfig(name="prod", match=Match(port=8000)),))
+    fleet = Fleet(config, {"m": memory})
+    fleet.observe([running(1, 10, model="m")], 101.0)
+    assert [(e.name, e.up, e.restarts.total) for e in fleet.engines.values()] == [("prod", True, 4)]
+
+
+def test_an_engine_of_a_configured_name_with_a_past_goes_on_as_that() -> None:
+    past = EngineMemory(main=ProcessKey(9, 9, "b"), last_seen=60.0, restarts=4)
+    known = EngineMemory(main=ProcessKey(1, 10, "b"), started_at=50.0, last_seen=60.0)
+    config = Config(engines=(EngineConfig(name="prod", match=Match(port=8000)),))
+    fleet = Fleet(config, {"prod": past, "m": known})
+    fleet.observe([running(1, 10, model="m")], 101.0)
+    assert [(e.name, e.up, e.restarts.total) for e in fleet.engines.values()] == [("prod", True, 5)]
+
+
+def test_what_a_fast_restart_left_no_time_to_free_is_not_measured() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, model="m")], 101.0)
+    fleet.observe([running(2, model="m", started=101.5)], 102.0)
+    assert fleet.engines["m"].vacant_since == 102.0
+    fleet.observe([], 110.0)
+    fleet.observe([running(3, model="m", started=115.0)], 115.5)
+    assert fleet.engines["m"].vacant_since == 110.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,9 +39,23 @@ RestartSec=700ms
 """
 
 
+QUIET = """#!/usr/bin/python3
+import time
+time.sleep(3600)
+"""
+
+QUIET_SERVICE = """[Unit]
+Description=an engine that says nothing
+[Service]
+ExecStart=/share/quiet/vllm serve /models/quiet --port 7772
+Restart=on-failure
+"""
+
+
 @pytest.fixture
 def running(systemd_rig: SystemdRig, tmp_path: Path) -> Iterator[Exporter]:
-    amdgpu_tree.build(systemd_rig.share / "sys")
+    if not (systemd_rig.share / "sys").exists():
+        amdgpu_tree.build(systemd_rig.share / "sys")
     lines = [line for _, line in boot_log.crash_loop(Pids(1, 2, (3, 4)))]
     (systemd_rig.share / "crash.log").write_text("\n".join(lines) + "\n")
     script = systemd_rig.share / "vllm"
@@ -51,7 +66,6 @@ def running(systemd_rig: SystemdRig, tmp_path: Path) -> Iterator[Exporter]:
     inside = ("nsenter", "-t", str(systemd_rig.leader), "-m", "-p", "-u", "-i", "-C")
     with exporter(tmp_path / "exporter.log", "serve", "--path.sysfs=/share/sys", prefix=inside) as started:
         started.ready()
-        systemd_rig.start(UNIT)
         yield started
     systemd_rig.remove_unit(UNIT)
 
@@ -60,6 +74,7 @@ def test_a_crashing_unit_is_found_counted_and_explained(running: Exporter, syste
     def value(name: str, **labels: str) -> float:
         return running.value(name, engine=ENGINE, **labels) or 0
 
+    systemd_rig.start(UNIT)
     until(lambda: value("budget_engine_nrestarts") >= 3, "three restarts by systemd's own counter")
     until(
         lambda: value("budget_engine_failures_total", cause="budget_above_free") >= 3, "three deaths, from the journal"
@@ -81,3 +96,32 @@ def test_a_crashing_unit_is_found_counted_and_explained(running: Exporter, syste
     systemd_rig.shell("systemctl", "stop", UNIT)
     until(lambda: value("budget_engine_unit_state", state="inactive") == 1, "the stop is seen")
     until(lambda: running.value("budget_engine_up", engine=ENGINE) == 0, "the process is gone")
+
+
+def test_a_silent_death_counts_though_systemd_has_it_back_at_once_and_a_restart_by_hand_is_none(
+    running: Exporter, systemd_rig: SystemdRig
+) -> None:
+    """RestartSec is 100 ms by default: between two looks at the processes nobody sees the engine gone."""
+    unit, engine = "vllm-quiet.service", "vllm-quiet"
+
+    def value(name: str, **labels: str) -> float | None:
+        return running.value(name, engine=engine, **labels)
+
+    script = systemd_rig.share / "quiet" / "vllm"
+    script.parent.mkdir(exist_ok=True)
+    script.write_text(QUIET)
+    script.chmod(0o755)
+    systemd_rig.add_unit(unit, QUIET_SERVICE)
+    try:
+        systemd_rig.start(unit)
+        until(lambda: value("budget_engine_unit_state", state="active") == 1, "it is watched")
+        systemd_rig.shell("systemctl", "kill", "--signal=KILL", unit)
+        until(lambda: value("budget_engine_failures_total", cause="unknown") == 1, "the death is counted")
+        assert value("budget_engine_restarts_total") == 1
+        systemd_rig.shell("systemctl", "restart", unit)
+        until(lambda: value("budget_engine_restarts_total") == 2, "the restart by hand is seen")
+        until(lambda: (value("budget_engine_start_time_seconds") or 0) < time.time() - 8, "the log had its time")
+        assert value("budget_engine_failures_total", cause="unknown") == 1
+        assert value("budget_engine_restarts_total") == 2
+    finally:
+        systemd_rig.remove_unit(unit)

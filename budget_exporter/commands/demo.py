@@ -59,9 +59,11 @@ def _host(folder: Path, scenario: str) -> Iterator[Host]:
     """Build the host and run its life in a process of its own, which ends with ours whatever happens."""
     host = Host(folder)
     host.build()
-    # Its standard input is our word that we live: it ends at end of file.
+    # Its standard input is our word that we live: it ends at end of file, and not by a key pressed in our terminal.
     player = subprocess.Popen(
-        [sys.executable, "-m", "budget_exporter.demo.player", str(folder), scenario], stdin=subprocess.PIPE
+        [sys.executable, "-m", "budget_exporter.demo.player", str(folder), scenario],
+        stdin=subprocess.PIPE,
+        start_new_session=True,
     )
     try:
         yield host

@@ -144,6 +144,20 @@ def test_sigterm_ends_it_within_a_second(running: Exporter) -> None:
     assert running.process.wait(1.0) == 0
 
 
+def test_ctrl_c_ends_a_demo_and_its_player_without_a_word(tmp_path: Path) -> None:
+    with exporter(tmp_path / "demo.log", "demo", prefix=["setsid"]) as running:
+        running.ready()
+        (player,) = (int(p) for p in children(running.process.pid))
+        os.killpg(running.process.pid, signal.SIGINT)  # as a terminal does
+        assert running.process.wait(2.0) == 0
+        assert "Traceback" not in running.log
+    until(lambda: not Path(f"/proc/{player}").exists(), "the player is gone")
+
+
+def children(pid: int) -> list[str]:
+    return Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+
+
 def test_a_reload_takes_what_is_right_and_keeps_the_old_where_it_is_wrong(host: Host, running: Exporter) -> None:
     floor = ("budget_law_margin_floor_bytes", {"severity": "critical"})
     good = host.config.read_text()

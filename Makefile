@@ -25,13 +25,14 @@ check: $(VENV)/.dev  ## Lint, types, import directions, catalogue against docs, 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_imports.py tests/test_docs.py tests/test_catalogue.py
+	$(BIN)/pytest -q tests/test_imports.py tests/test_docs.py tests/test_laws_docs.py tests/test_catalogue.py
 
 bench: $(VENV)/.dev  ## Print the side-by-side table
 	$(BIN)/python -m tests.bench.run
 
-docs: $(VENV)/.dev  ## Write docs/metrics.md anew from the catalogue
+docs: $(VENV)/.dev  ## Write docs/metrics.md and docs/laws.md anew from the catalogue and the docstrings
 	$(BIN)/python -m budget_exporter.publish.document > docs/metrics.md
+	$(BIN)/python -m budget_exporter.publish.laws_document > docs/laws.md
 
 format: $(VENV)/.dev  ## Format and mend what can be mended
 	$(BIN)/ruff check --fix .

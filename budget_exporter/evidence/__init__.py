@@ -45,6 +45,8 @@ class LogSource(Protocol):
     """Follow one engine's log; asynchronous, in batches so that parsing can leave the event loop."""
 
     name: str
+    beat: float | None
+    """Seconds within which a batch comes, empty or not, if the source does not hang; None where it cannot tell."""
 
     def batches(self, target: LogTarget, cursor: str | None) -> AsyncIterator[Sequence[Record]]:
         """

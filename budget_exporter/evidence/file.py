@@ -23,6 +23,8 @@ from budget_exporter.roots import Roots
 
 __all__ = ["FileSource", "source"]
 
+_BEAT = 2.0
+"""Seconds after which a look that found nothing new is told too: a file system that hangs must not seem quiet."""
 _AHEAD = 2
 """Batches read ahead of the consumer: with the chunk of a tail this bounds what a follower holds."""
 
@@ -41,6 +43,7 @@ class FileSource:
     """Follow files, each in a thread of its own: a file system that hangs blocks its own follower only."""
 
     name = "file"
+    beat: float | None = _BEAT
 
     def __init__(self, rootfs: Path, poll: float, limit: int, clock: Callable[[], float]) -> None:
         self._rootfs = rootfs
@@ -105,9 +108,11 @@ class _Follower:
     def _run(self) -> None:
         try:
             caught_up = live = False
+            told = time.monotonic()
             while not self._stopped.is_set():
                 batch = self._tail.read()
-                if batch or not caught_up:
+                if batch or not caught_up or time.monotonic() - told >= _BEAT:
+                    told = time.monotonic()
                     caught_up = not batch
                     self._hand([replace(record, at=self._clock()) for record in batch] if live else batch)
                 else:

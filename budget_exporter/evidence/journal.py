@@ -39,6 +39,8 @@ class JournalSource:
     """Follow journals; one child each."""
 
     name = "journal"
+    beat: float | None = None
+    """journalctl says nothing while there is nothing to say."""
 
     def __init__(self, rootfs: Path) -> None:
         self._rootfs = rootfs

@@ -40,7 +40,6 @@ def associate(engine: Engine, reading: Reading | None, resumed: Resumed | None) 
     A log goes on over restarts, so a boot counts only if it began after the process did, and where its lines name a PID
     it must be the engine's own, on the host or inside its container.
     """
-    engine.heard = reading is not None and reading.caught_up and not reading.failing
     if reading is None or engine.main is None or engine.started_at is None:
         return False
     if reading.boots == 0:

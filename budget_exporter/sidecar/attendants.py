@@ -142,6 +142,11 @@ class Attendants:
         follower = self._of(name).follower
         return (follower.reading, follower.resumed) if follower else (None, None)
 
+    def heard(self, name: str) -> bool:
+        """Return whether the log of the engine ``name`` is followed now, and known to its end."""
+        follower = self._of(name).follower
+        return follower is not None and follower.heard
+
     def told(self, name: str) -> list[Told]:
         """Return the deaths found in the log since the last call."""
         follower = self._of(name).follower

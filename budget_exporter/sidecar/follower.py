@@ -91,6 +91,11 @@ class Follower:
         self._executor = ThreadPoolExecutor(1, thread_name_prefix=f"log-{target.engine}")
 
     @property
+    def heard(self) -> bool:
+        """Return whether all that the log has said is known now."""
+        return self.reading.caught_up and not self.reading.failing and not self._health.overdue(self)
+
+    @property
     def troubled(self) -> bool:
         """Return whether the log may still tell of a death: it is not read yet, or one is not told to its end."""
         reading = self.reading
@@ -136,7 +141,8 @@ class Follower:
             self._past_is_read(written)
         elif old.failing:
             self.reading = replace(old, failing=False)
-        self._health.ran(self, duration=time.monotonic() - started, more=not self.reading.caught_up)
+        more, took = not self.reading.caught_up, time.monotonic() - started
+        self._health.ran(self, duration=took, more=more, beat=self._source.beat)
         if self.reading.caught_up and (_stage(old) != _stage(self.reading) or self._told):
             self._wake()
 

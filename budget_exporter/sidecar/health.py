@@ -11,7 +11,7 @@ from budget_exporter.sidecar.runner import StateLog
 __all__ = ["ANSWER", "Health"]
 
 ANSWER = 5.0
-"""Seconds a task may wait for its first answer, and be without a further one until it has all there is."""
+"""Seconds a task may wait for its first answer, for a further one until it has all there is, and beyond its beat."""
 
 
 class Health:
@@ -34,7 +34,10 @@ class Health:
         self._clock = clock
         self._monotonic = monotonic
         self._tasks: dict[object, str] = {}
-        self._waiting: dict[object, float] = {}
+        self._due: dict[object, float] = {}
+        """When the next answer of a task is due; a task that may be silent for any time is not in it."""
+        self._new: set[object] = set()
+        """Tasks that do not have all there is yet."""
         self._runs = 0
         self._failures = 0
         self._last_success: float | None = None
@@ -49,31 +52,44 @@ class Health:
     def joined(self, task: object) -> None:
         """Take in a new task, whose first answer is waited for."""
         self._tasks[task] = ""
-        self._waiting[task] = self._monotonic()
+        self._due[task] = self._monotonic() + ANSWER
+        self._new.add(task)
 
-    def ran(self, task: object, error: str = "", duration: float = 0.0, *, more: bool = False) -> None:
-        """Note a run of ``task`` or its failure; ``more`` where it does not yet have all there is."""
+    def ran(
+        self, task: object, error: str = "", duration: float = 0.0, *, more: bool = False, beat: float | None = None
+    ) -> None:
+        """
+        Note a run of ``task``, or its failure; not after it left.
+
+        ``more`` says that it does not yet have all there is, ``beat`` within how many seconds it will run again if it
+        does not hang; None where that cannot be told.
+        """
         if task not in self._tasks:
             return
         self._runs += 1
         self._failures += bool(error)
         self._duration = duration
         self._tasks[task] = error
-        if more:
-            self._waiting[task] = self._monotonic()
-        else:
-            self._waiting.pop(task, None)
+        if not more:
+            self._new.discard(task)
+        self._due.pop(task, None)
+        if not error and (more or beat is not None):
+            self._due[task] = self._monotonic() + ANSWER + (beat or 0.0)
 
     def left(self, task: object) -> None:
         """Forget a task."""
         self._tasks.pop(task, None)
-        self._waiting.pop(task, None)
+        self._due.pop(task, None)
+        self._new.discard(task)
+
+    def overdue(self, task: object) -> bool:
+        """Return whether an answer of ``task`` has been due for a while: it hangs."""
+        return task in self._due and self._monotonic() > self._due[task]
 
     def health(self) -> SourceHealth:
         """Return the health now; without an error in any task, and with an answer of each, the source succeeds."""
-        now = self._monotonic()
-        overdue = any(now - since > ANSWER for since in self._waiting.values())
-        errors = {error for error in self._tasks.values() if error} | ({"no answer yet"} if overdue else set())
+        overdue = any(self.overdue(task) for task in self._due)
+        errors = {error for error in self._tasks.values() if error} | ({"no answer"} if overdue else set())
         error = "; ".join(sorted(errors))
         if not error and self._runs:
             self._last_success = self._clock()
@@ -87,5 +103,5 @@ class Health:
             runs=self._runs,
             failures=self._failures,
             error=error,
-            settled=not self._waiting or bool(error),
+            settled=not self._new or bool(error),
         )

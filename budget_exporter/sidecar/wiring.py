@@ -206,6 +206,7 @@ class Sidecar:
     def _hear(self, now: float) -> None:
         """Take in what logs and supervisors said since the last time."""
         for name, engine in self._fleet.engines.items():
+            engine.heard = self._attendants.heard(name)
             own = assemble.associate(engine, *self._attendants.reading(name))
             for told in self._attendants.told(name):
                 engine.deaths.tell(told.failure, present=told.newest and own and engine.running is not None)

@@ -45,11 +45,13 @@ async def until(look: Callable[[], object], limit: float = 10.0) -> None:
 
 
 @contextlib.asynccontextmanager
-async def following(log: Path, resumed: Resumed | None = None, health: Health | None = None) -> AsyncIterator[Follower]:
+async def following(
+    log: Path, resumed: Resumed | None = None, health: Health | None = None, poll: float = 0.02
+) -> AsyncIterator[Follower]:
     health = health or Health("file", 1.0)
     target = LogTarget("m", path=str(log))
     follower = Follower(
-        target, source(Roots(), poll=0.02), health, lambda: None,
+        target, source(Roots(), poll=poll), health, lambda: None,
         resumed=resumed, written=lambda: log.stat().st_mtime if log.exists() else None,
     )  # fmt: skip
     health.joined(follower)
@@ -187,3 +189,16 @@ async def test_a_hundred_followers_leave_no_thread_behind(tmp_path: Path) -> Non
         async with following(log) as follower:
             await until(lambda f=follower: f.reading.caught_up)  # type: ignore[misc]  # bound at once
     await until(lambda: threading.active_count() <= before + 1)
+
+
+async def test_a_quiet_log_is_heard_and_one_that_hangs_is_not(tmp_path: Path) -> None:
+    """A look that takes an hour stands for a file system that hangs."""
+    log = tmp_path / "log"
+    say(log, boot_log.healthy(INSIDE))
+    health, hung = Health("file", 1.0), Health("file", 1.0)
+    async with following(log, health=health) as quiet, following(log, health=hung, poll=3600) as hangs:
+        await until(lambda: quiet.heard and hangs.heard)
+        await until(lambda: not hangs.heard, 15)
+        assert not hung.health().success
+        assert quiet.heard
+        assert health.health().success

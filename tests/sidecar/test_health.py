@@ -23,7 +23,7 @@ def test_a_task_is_waited_for_and_not_for_ever() -> None:
     assert (first.settled, first.runs, first.last_success) == (False, 0, None)
     clock.now += ANSWER + 0.1
     late = health.health()
-    assert (late.settled, late.success, late.error, late.last_success) == (True, False, "no answer yet", None)
+    assert (late.settled, late.success, late.error, late.last_success) == (True, False, "no answer", None)
     health.ran("a")
     assert health.health().success
     assert health.health().last_success == clock.now
@@ -39,6 +39,19 @@ def test_a_long_log_that_is_still_being_read_is_no_failure_and_not_settled() -> 
         assert (health.health().success, health.health().settled) == (True, False)
     health.ran("a")
     assert health.health().settled
+
+
+def test_a_task_with_a_beat_that_is_not_heard_of_hangs() -> None:
+    clock = Clock()
+    health = Health("file", 1.0, clock, clock)
+    health.joined("a")
+    health.ran("a", beat=2.0)
+    clock.now += ANSWER + 2
+    assert (health.health().success, health.overdue("a")) == (True, False)
+    clock.now += 0.1
+    assert (health.health().success, health.overdue("a"), health.health().settled) == (False, True, True)
+    health.ran("a", beat=2.0)
+    assert (health.health().success, health.overdue("a")) == (True, False)
 
 
 def test_between_two_changes_a_connected_source_goes_on_succeeding() -> None:

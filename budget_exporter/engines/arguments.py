@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from budget_exporter.engines._command_line import Given, split
 from budget_exporter.engines._launch import server_arguments
+from budget_exporter.engines._neuron_options import neuron_facts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.units import human_int
 
@@ -17,7 +18,9 @@ __all__ = ["ENVIRON_ALLOWED", "GIVEN_ALLOWED", "server_arguments", "shape"]
 
 _ENVIRON = """
     CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
-    HABANA_VISIBLE_DEVICES HABANA_VISIBLE_MODULES NEURON_LOGICAL_NC_CONFIG NEURON_RT_NUM_CORES NEURON_RT_VISIBLE_CORES
+    HABANA_VISIBLE_DEVICES HABANA_VISIBLE_MODULES
+    NEURON_LOGICAL_NC_CONFIG NEURON_PLATFORM_TARGET_OVERRIDE NEURON_RT_NUM_CORES NEURON_RT_VIRTUAL_CORE_SIZE
+    NEURON_RT_VISIBLE_CORES NEURON_VISIBLE_DEVICES
     TPU_VISIBLE_CHIPS TPU_VISIBLE_DEVICES VLLM_ALLOW_CHUNKED_LOCAL_ATTN_WITH_HYBRID_KV_CACHE ZE_AFFINITY_MASK
     PODMAN_SYSTEMD_UNIT PROMETHEUS_MULTIPROC_DIR PT_HPU_LAZY_MODE
     PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
@@ -26,8 +29,10 @@ _ENVIRON = """
     VLLM_ENABLE_BUCKETING VLLM_ENABLE_STARTUP_PLAN VLLM_EXPONENTIAL_BUCKETING VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE
     VLLM_GRAPH_DECODE_STRATEGY VLLM_GRAPH_MEM_MARGIN VLLM_GRAPH_PROMPT_RATIO VLLM_GRAPH_PROMPT_STRATEGY
     VLLM_GRAPH_RESERVED_MEM VLLM_KV_CACHE_LAYOUT VLLM_LOGGING_LEVEL VLLM_LOGGING_STREAM
-    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS VLLM_MLA_DISABLE VLLM_PP_LAYER_PARTITION VLLM_PROCESS_NAME_PREFIX
-    VLLM_SERVER_DEV_MODE VLLM_SKIP_WARMUP VLLM_USE_V1 VLLM_USE_V2_MODEL_RUNNER VLLM_WORKER_MULTIPROC_METHOD
+    VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS VLLM_MLA_DISABLE VLLM_NEURON_CPU_COMPILE VLLM_NEURON_CPU_MODE
+    VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION VLLM_NEURON_MIN_KV_BUDGET_GIB VLLM_PP_LAYER_PARTITION
+    VLLM_PROCESS_NAME_PREFIX VLLM_SERVER_DEV_MODE VLLM_SKIP_WARMUP VLLM_USE_V1 VLLM_USE_V2_MODEL_RUNNER
+    VLLM_WORKER_MULTIPROC_METHOD
 """
 _BUCKETS = frozenset(
     f"VLLM_{dimension}_BUCKET_{parameter}"
@@ -68,6 +73,8 @@ _LAYOUT = """
     use-replayssm
 """
 """Flags that change the KV cache's layout; some hold addresses, so only their names are kept."""
+_NEURON = ("additional-config", "override-neuron-config")
+"""Flags with JSON of which only the settings that Neuron reads are kept."""
 _NOTHING = ("", "None")
 """What vLLM's optional types read as not given."""
 _DTYPE = re.compile(r"[a-z0-9_]{1,40}")
@@ -130,6 +137,12 @@ def shape(
         graph_estimate_mib=number("VLLM_CUDAGRAPH_MEM_ESTIMATE_MB"),
         estimate_graphs=None if estimate is None else bool(estimate),
         layout_flags=tuple(name for name in _LAYOUT.split() if flags.set(name)),
+        neuron=neuron_facts(
+            {name: text for name in _NEURON if (text := flags.read(name, _given_text)) is not None},
+            environ or {},
+            _without_credentials,
+            line.faults,
+        ),
         given=flags.given(),
         environ={name: text for name, text in (environ or {}).items() if name in ENVIRON_ALLOWED},
         faults=tuple(line.faults),

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from budget_exporter.facts.neuron import NeuronFacts
+
 SupervisorName = Literal["systemd", "podman", "docker", "kubernetes", "none"]
 UnitState = Literal["active", "activating", "auto_restart", "failed", "inactive", "unknown"]
 UNIT_STATES: tuple[UnitState, ...] = ("active", "activating", "auto_restart", "failed", "inactive", "unknown")
@@ -98,6 +100,8 @@ class Shape:
     """VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS, None when unset."""
     layout_flags: tuple[str, ...] = ()
     """Flags that change the model or its KV cache, given with values that are not kept: only their names."""
+    neuron: NeuronFacts | None = None
+    """What is compiled on AWS Neuron, None where nothing is said of it."""
     given: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     """Allow-listed environment names with their values as given, for laws whose settings come from there."""

@@ -139,6 +139,8 @@ class RankLedger:
     """Whether the engine's own check at init passes; None where free at init is unknown or too coarsely printed."""
     margin: int | None = None
     """Bytes the law predicts left on the device after everything; signed."""
+    kv_cap: int | None = None
+    """Bytes that the KV pool may have at most so that the engine's programs compile (Neuron)."""
     registry: tuple[Term, ...] = ()
     """What flags and registry give for ``charges`` and ``pool`` where the engine's plan block won; only to compare."""
 
@@ -157,6 +159,8 @@ class Ledger:
     kv_bytes_per_token: Mapping[str, int] = field(default_factory=dict)
     """Price of a token by origin: registry, geometry, measured."""
     kv_min_tokens: int | None = None
+    kv_min_bytes: int | None = None
+    """Bytes of a rank's KV pool below which the engine refuses to start (Neuron); None where it does not look."""
     utilization: Term | None = None
     """Where the share asked for comes from; ``bytes`` is the largest request over ranks."""
     utilization_ratio: float | None = None

@@ -34,6 +34,7 @@ def _ledger(out: Families, engine: str, ledger: Ledger) -> None:
     out.add("budget_law_info", 1, engine=engine, law=ledger.law, version=ledger.version, assumed=assumed)
     out.add("budget_model_kv_pool_tokens", ledger.kv_pool_tokens, engine=engine)
     out.add("budget_kv_min_tokens", ledger.kv_min_tokens, engine=engine)
+    out.add("budget_neuron_kv_minimum_bytes", ledger.kv_min_bytes, engine=engine)
     for source, price in ledger.kv_bytes_per_token.items():
         out.add("budget_kv_bytes_per_token", price, engine=engine, source=source)
     for component, size in _by_name(ledger.host).items():
@@ -52,6 +53,7 @@ def _rank(out: Families, engine: str, rank: str, ledger: RankLedger) -> None:
     out.add("budget_model_resident_experts_bytes", residents, engine=engine, rank=rank)
     out.add("budget_model_kv_pool_bytes", None if kv_pool is None else kv_pool.bytes, engine=engine, rank=rank)
     out.add("budget_model_arena_bytes", None if arena is None else arena.bytes, engine=engine, rank=rank)
+    out.add("budget_neuron_kv_cap_bytes", ledger.kv_cap, engine=engine, rank=rank)
     out.add("budget_model_arena_slots", ledger.arena_slots, engine=engine, rank=rank)
     out.add("budget_model_margin_bytes", ledger.margin, engine=engine, rank=rank)
     limit = None if ledger.limit is None else ledger.limit.ratio

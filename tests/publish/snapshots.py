@@ -330,11 +330,32 @@ def plain() -> Snapshot:
     return replace(before, engines=(engine,), devices=before.devices[:1])
 
 
+def neuron() -> Snapshot:
+    """Return an engine on a logical core of AWS Neuron: the cap on KV leaves headroom for the compiled programs."""
+    before = plain()
+    bank = 24 << 30
+    requested, weights = int(bank * 0.9), printed_bytes("13.51")
+    cap = int(requested * 0.3)
+    charges = (
+        Term("weights", weights, "log"),
+        Term("headroom", requested - weights - cap, "default", note="what the cap leaves for the compiled programs"),
+    )
+    pool = Term("kv_pool", cap, "default", lever="VLLM_NEURON_KV_GMU_BUDGET_CAP_FRACTION", note="the cap")
+    rank = RankLedger("0", bank, requested, charges, pool, kv_pool=pool, bootable=True, kv_cap=cap)
+    engine = replace(
+        before.engines[0],
+        report=BootReport(version="0.24.0", common=RankFacts(weights=gib("13.51"))),
+        ledger=Ledger("neuron", "0.24.0", assumed=False, ranks={"0": rank}, kv_min_bytes=1 << 30),
+    )
+    return replace(before, engines=(engine,), devices=())
+
+
 ALL = {
     "healthy": healthy,
     "knife_edge": knife_edge,
     "crash_loop": crash_loop,
     "empty": empty,
     "plain": plain,
+    "neuron": neuron,
 }
 """Every Snapshot that has a golden exposition, by its name."""

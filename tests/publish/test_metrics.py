@@ -79,8 +79,6 @@ def test_the_snapshots_exercise_all_of_the_catalogue_that_a_snapshot_can_hold() 
         "budget_engine_pending_flag",
         "budget_engine_floor_reached_seconds",
         "budget_engine_pending_flags",
-        "budget_neuron_kv_cap_bytes",
-        "budget_neuron_kv_minimum_bytes",
         "budget_neuron_vnc_memory_used_bytes",
         "budget_neuron_vnc_memory_limit_bytes",
     }
@@ -91,6 +89,18 @@ def test_the_parts_of_a_rank_sum_to_its_request() -> None:
     charges = sum(of(found, "budget_model_charge_bytes", rank="0").values())
     arena = value(found, "budget_model_arena_bytes", rank="0")
     assert charges + arena == value(found, "budget_model_requested_bytes", rank="0")
+
+
+def test_the_cap_on_kv_is_of_each_rank_and_the_minimum_of_the_engine() -> None:
+    found = series(snapshots.neuron())
+    cap = value(found, "budget_neuron_kv_cap_bytes", rank="0")
+    charges = sum(of(found, "budget_model_charge_bytes", rank="0").values())
+    assert cap == value(found, "budget_model_kv_pool_bytes", rank="0")
+    assert charges + cap == value(found, "budget_model_requested_bytes", rank="0")
+    assert list(of(found, "budget_neuron_kv_minimum_bytes").values()) == [1 << 30]
+    other = series(snapshots.plain())
+    assert not of(other, "budget_neuron_kv_cap_bytes")
+    assert not of(other, "budget_neuron_kv_minimum_bytes")
 
 
 def test_without_an_arena_the_kv_pool_is_the_rest_and_they_sum_too() -> None:

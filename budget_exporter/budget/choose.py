@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from budget_exporter.budget.buckets.releases import FIRST_FORK, Release, release_of
-from budget_exporter.budget.laws import Law, Version, expert_offload, gaudi, vllm_gpu
+from budget_exporter.budget.laws import Law, Version, expert_offload, gaudi, neuron, tpu, vllm_cpu, vllm_gpu
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
@@ -16,7 +16,14 @@ from budget_exporter.facts.ledger import Constants, RankInput, RegistryEntry
 
 __all__ = ["LAWS", "Choice", "choose", "constants_for", "flavour_of", "parse_version"]
 
-LAWS: tuple[Law, ...] = (*vllm_gpu.LAWS, *expert_offload.LAWS, *gaudi.LAWS)
+LAWS: tuple[Law, ...] = (
+    *vllm_gpu.LAWS,
+    *vllm_cpu.LAWS,
+    *expert_offload.LAWS,
+    *neuron.LAWS,
+    *gaudi.LAWS,
+    *tpu.LAWS,
+)
 """All laws, those of a flavour together and oldest first."""
 _DEVICE_TYPES = {"cuda": "vllm_gpu", "cpu": "vllm_cpu", "hpu": "gaudi", "neuron": "neuron", "tpu": "tpu"}
 """Flavour by what the engine says it runs on (``device_config``); ROCm is ``cuda`` too."""
@@ -75,8 +82,6 @@ def choose(shape: Shape, report: BootReport | None, ranks: Sequence[RankInput] =
     flavour = flavour_of(shape, report, ranks)
     text, version, inferred = _version(flavour, report)
     laws = [law for law in LAWS if law.flavour == flavour]
-    if not laws:
-        raise LawError(f"there is no budget law for {flavour}")
     if version is None:
         return Choice(laws[-1], text, assumed=True)
     for law in laws:

@@ -222,11 +222,6 @@ def test_devices_without_a_law_and_of_more_than_one_kind_are_refused(
         compute(Shape(utilization=0.9), on(*platforms), BootReport(version="0.32.0", device_type=said), None)
 
 
-def test_a_platform_whose_law_is_not_written_yet_is_said() -> None:
-    with pytest.raises(LawError, match="there is no budget law for neuron"):
-        compute(Shape(utilization=0.9), on("neuron"), BootReport(), None)
-
-
 @pytest.mark.parametrize(
     ("version", "release", "flavour", "since", "assumed"),
     [

@@ -1,10 +1,10 @@
 """
 The budget of vLLM on TPUs: what the chips may hold, less what they hold after loading.
 
-    tpu-inference           int(sum of limits x utilization - sum of bytes in use), over all local devices together
-    before pull request 734 int((sum of limits - sum of bytes in use) x utilization)
-    torch_xla (V1)          max(int(size x utilization) - used x 1.02, 0) x head / head padded to 128
-    V0                      max(int(limit x utilization) - peak, 0), blocks floored to a multiple of 8
+    KV pool = int(sum of limits x utilization - sum of bytes in use)            tpu-inference, all local chips together
+    KV pool = int((sum of limits - sum of bytes in use) x utilization)          the same before its pull request 734
+    KV pool = max(int(size x utilization) - used x 1.02, 0) x head / padded     torch_xla (V1), heads padded to 128
+    KV pool = max(int(limit x utilization) - peak, 0)                           V0, blocks floored to a multiple of 8
 
 Source: vLLM ``worker/tpu_worker.py`` (V0) and ``v1/worker/tpu_worker.py`` (pull requests 15671 and 20048);
 vllm-project/tpu-inference ``worker/tpu_worker.py`` at b8692ff0 (0.32.0) and before 6d0a9c190 (2025-09-25). There is no

@@ -1,12 +1,13 @@
 """
 The budget of vLLM on CPUs: the memory of a NUMA node is the device.
 
-    explicit    KV pool = VLLM_CPU_KVCACHE_SPACE GiB, else --kv-cache-memory-bytes
-    otherwise   KV pool = node memory x utilization - what loading and profiling consumed
+    KV pool = VLLM_CPU_KVCACHE_SPACE GiB, else --kv-cache-memory-bytes                 where one of them is given
+    KV pool = node memory x utilization - what loading and profiling consumed          otherwise
 
 The environment's figure beats the flag. With an explicit pool the check at init is skipped, and the pool is held
-against what is available when it is allocated. Source: vLLM 0.32 ``v1/worker/cpu_worker.py``, run on CPU; 0.33 drops
-the check at init. Older versions were not examined.
+against what is available when it is allocated. 0.33 drops the check at init; versions before 0.32 were not examined.
+
+Source: vLLM 0.32 and 0.33 ``v1/worker/cpu_worker.py``; 0.32 was run on CPU.
 """
 
 from __future__ import annotations

@@ -14,6 +14,7 @@ from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, RankInput, RegistryEntry
+from budget_exporter.publish.catalogue import closed_list
 from budget_exporter.units import GIB
 from tests.budget.offload import REGISTRY
 
@@ -205,6 +206,16 @@ def test_the_flavour_is_what_the_engine_says_it_runs_on_else_what_its_devices_ar
     if said is None:
         assert flavour_of(Shape(), None, on(*platforms)) == flavour
     assert flavour_of(Shape(expert_offload=True), BootReport(device_type=said), on(*platforms)) == "expert_offload"
+
+
+@pytest.mark.parametrize("platform", closed_list("budget_device_info", "platform") or ())
+def test_every_kind_of_device_has_a_law(platform: str) -> None:
+    assert of(flavour_of(Shape(), None, on(platform)))
+
+
+@pytest.mark.parametrize("said", ["cuda", "cpu", "hpu", "neuron", "tpu"])
+def test_every_kind_of_device_that_an_engine_names_has_a_law(said: str) -> None:
+    assert of(flavour_of(Shape(), BootReport(device_type=said)))
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class Shape:
 class Host:
     """A host below ``folder``, laid out by ``build`` and changed in place afterwards, from any process."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, cards: Sequence[amdgpu_tree.Card] = amdgpu_tree.R9700_PAIR) -> None:
+        self._cards = cards
         self.roots = Roots(folder / "sys", folder / "proc", folder / "root")
         self.config = folder / "config.yaml"
         self.log = self.roots.rootfs / LOG
@@ -80,7 +82,7 @@ class Host:
 
     def build(self) -> None:
         """Write the idle host: cards that hold only the driver's reserve, no engine, an empty log."""
-        amdgpu_tree.build(self.roots.sysfs)
+        amdgpu_tree.build(self.roots.sysfs, self._cards)
         for device in DEVICES:
             self.hold(device, SIZE - FREE_AT_INIT)
         boot = int(time.time()) - UPTIME

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from budget_exporter import budget, registries, verdicts
 from budget_exporter.budget import choose
@@ -25,12 +26,22 @@ START_SLACK = 2.0
 """Seconds by which a boot may seem to begin before its process: procfs and file systems count in coarse steps."""
 
 
+DEVICE_TYPES = {"amd": "cuda", "nvidia": "cuda", "gaudi": "hpu", "neuron": "neuron", "tpu": "tpu", "host": "cpu"}
+"""What an engine says it runs on (``device_config``, in torch's words) by the platform of the device."""
+
+
 def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement, ...]:
-    """Return where the engine's ranks run, by its last known flags and processes."""
+    """
+    Return where the engine's ranks run, by its last known flags and processes.
+
+    What the engine says it runs on rules out devices of any other kind: one on the CPU sits on no card.
+    """
     if engine.last is None:
         return ()
     sighting, shape = engine.last.sighting, engine.last.shape
-    return place_ranks(shape, sighting.environ, sighting.workers, devices)
+    said = engine.report.device_type if engine.report else None
+    possible = [device for device in devices if said is None or DEVICE_TYPES.get(device.platform) == said]
+    return place_ranks(shape, sighting.environ, sighting.workers, possible)
 
 
 def associate(engine: Engine, reading: Reading | None, resumed: Resumed | None) -> bool:
@@ -145,6 +156,9 @@ def _ledger(
 
 
 def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:
+    device = RankInput(rank, state.memory.size, platform=state.identity.platform, integrated=state.identity.integrated)
     if free is None:
-        return RankInput(rank, state.memory.size, platform=state.identity.platform)
-    return RankInput(rank, state.memory.size, free.bytes, free.rounding, free.source, state.identity.platform)
+        return device
+    return replace(
+        device, free_at_init=free.bytes, free_at_init_rounding=free.rounding, free_at_init_source=free.source
+    )

@@ -265,3 +265,27 @@ async def test_a_burst_of_events_makes_no_burst_of_snapshots(idle: Host) -> None
             watched.sidecar._event.set()
             await asyncio.sleep(0.001)
         assert len(watched.made) - before <= 12
+
+
+async def test_an_engine_that_says_it_runs_on_the_cpu_sits_on_no_card(idle: Host) -> None:
+    idle.start(4242, HEALTHY)
+    flags = "model='m', max_seq_len=512, tensor_parallel_size=2, kv_cache_dtype=auto, device_config=cpu, seed=0"
+    stamp = "INFO 11-30 02:13:01"
+    idle.say(
+        [
+            f"(APIServer pid=4242) {stamp} [api_utils.py:286] version 0.32.0",
+            f"(EngineCore pid=4244) {stamp} [core.py:133] Initializing a V1 LLM engine (v0.32.0) with config: {flags}",
+        ]
+    )
+    async with watching(idle) as watched:
+        await watched.until(lambda e: e.report and e.report.device_type == "cpu")
+        await watched.until(lambda e: {p.device for p in e.placements} == {None})
+        assert watched.engine().ledger is None  # type: ignore[union-attr]
+
+
+async def test_an_engine_on_an_integrated_device_is_told_that_its_memory_is_the_hosts(tmp_path: Path) -> None:
+    host = Host(tmp_path / "host", cards=tuple(replace(c, cpu_cores=16) for c in amdgpu_tree.R9700_PAIR))
+    host.build()
+    boot(host)
+    async with watching(host) as watched:
+        await watched.until(lambda e: e.ledger and any("memory is the host's" in note for note in e.ledger.notes))

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 
 from tests.alerts.recorded import RULES
 
-__all__ = ["ALERTS", "Alert", "alerts", "expressions", "rules", "run", "tool"]
+__all__ = ["ALERTS", "Alert", "alerts", "expressions", "rules", "run"]
 
 ALERTS = RULES.parent
 
@@ -61,17 +58,6 @@ def alerts() -> tuple[Alert, ...]:
 def expressions() -> list[str]:
     """Return the expression of every rule, recording rules too."""
     return [rule["expr"] for group in rules()["groups"] for rule in group["rules"]]
-
-
-def tool(name: str, package: str) -> str:
-    """Return the path of a program; without it the test is skipped, in CI it fails."""
-    path = shutil.which(name)
-    if path is None:
-        reason = f"{name} is not on PATH: apt-get install {package}"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return path
 
 
 def run(*argv: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

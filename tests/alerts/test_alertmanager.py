@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alerts.promtools import ALERTS, alerts, run, tool
+from tests.alerts.promtools import ALERTS, alerts, run
+from tests.real_parts import program
 
 CONFIG = ALERTS / "alertmanager.yml"
 DEADLINE = 20.0
@@ -25,7 +26,7 @@ REASON = {alert.name: alert.labels.get("reason") for alert in alerts()}
 
 @pytest.fixture
 def amtool() -> str:
-    return tool("amtool", "prometheus-alertmanager")
+    return program("amtool", "prometheus-alertmanager")
 
 
 @pytest.mark.real_part("amtool")
@@ -131,7 +132,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="module")
 def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
-    program = tool("prometheus-alertmanager", "prometheus-alertmanager")
+    alertmanager = program("prometheus-alertmanager")
     place: Path = tmp_path_factory.mktemp("alertmanager")
     # The real file with receivers that call nobody: what is tested is who would be told.
     document = yaml.safe_load(CONFIG.read_text())
@@ -139,7 +140,7 @@ def manager(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Alertmanager]:
     (place / "alertmanager.yml").write_text(yaml.safe_dump(document))
     port = free_port()
     argv = [
-        program,
+        alertmanager,
         f"--config.file={place / 'alertmanager.yml'}",
         f"--storage.path={place / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}",

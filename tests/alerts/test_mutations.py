@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.alerts.promtools import ALERTS, rules, run, tool
+from tests.alerts.promtools import ALERTS, rules, run
+from tests.real_parts import program
 
 pytestmark = pytest.mark.real_part("promtool")
 
@@ -85,7 +86,7 @@ def names(node: Any) -> set[str]:
 
 def failing(tmp_path: Path, document: dict[str, Any], alert: str) -> str:
     """Return what promtool says of the tests of ``alert``, run against ``document``; empty when all pass."""
-    promtool = tool("promtool", "prometheus")
+    promtool = program("promtool", "prometheus")
     rule_file = tmp_path / "budget.rules.yml"
     rule_file.write_text(yaml.safe_dump(document))
     assert run(promtool, "check", "rules", rule_file).returncode == 0, "the mutant is no rule"

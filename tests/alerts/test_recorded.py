@@ -10,8 +10,9 @@ import pytest
 import yaml
 from hypothesis import given, settings, strategies as st
 
-from tests.alerts.promtools import run, tool
+from tests.alerts.promtools import run
 from tests.alerts.recorded import exposition_to_promtool
+from tests.real_parts import program
 
 HEALTHY = (Path(__file__).parent / "healthy_host.prom").read_text()
 
@@ -20,7 +21,7 @@ pytestmark = pytest.mark.real_part("promtool")
 
 @pytest.fixture
 def promtool() -> str:
-    return tool("promtool", "prometheus")
+    return program("promtool", "prometheus")
 
 
 def verdict(promtool: str, tmp_path: Path, test: str) -> tuple[int, str]:
@@ -124,7 +125,7 @@ def figures() -> Iterator[float]:
 def test_promtool_reads_back_any_label_and_any_figure(
     tmp_path_factory: pytest.TempPathFactory, label: str, values: list[float]
 ) -> None:
-    promtool = tool("promtool", "prometheus")
+    promtool = program("promtool", "prometheus")
     quoted = label.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
     values = [*values, *figures()]
     text = "".join(f'm{{l="{quoted}",n="{n}"}} {value!r}\n' for n, value in enumerate(values))

@@ -9,8 +9,9 @@ import yaml
 
 from budget_exporter.facts.boot import PHASES
 from budget_exporter.publish.catalogue import CATALOGUE, closed_list
-from tests.alerts.promtools import ALERTS, Alert, alerts, expressions, rules, run, tool
+from tests.alerts.promtools import ALERTS, Alert, alerts, expressions, rules, run
 from tests.alerts.recorded import RULES
+from tests.real_parts import program
 
 TESTS = sorted((ALERTS / "tests").glob("*.test.yml"))
 NAMES = [alert.name for alert in alerts()]
@@ -23,7 +24,7 @@ RECORDED = re.compile(r"\b(?:rank|device):\w+(?::\w+)?")
 
 @pytest.fixture
 def promtool() -> str:
-    return tool("promtool", "prometheus")
+    return program("promtool", "prometheus")
 
 
 @pytest.mark.real_part("promtool")

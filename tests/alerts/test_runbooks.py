@@ -11,7 +11,8 @@ import yaml
 
 from budget_exporter.facts.boot import CAUSES
 from budget_exporter.publish.catalogue import CATALOGUE
-from tests.alerts.promtools import ALERTS, Alert, alerts, run, tool
+from tests.alerts.promtools import ALERTS, Alert, alerts, run
+from tests.real_parts import program
 
 RUNBOOKS = ALERTS / "runbooks"
 HEADINGS = ["What it means", "What to look at", "What to change", "When it lies"]
@@ -54,7 +55,7 @@ def test_every_query_is_one(tmp_path: Path) -> None:
     }
     path = tmp_path / "queries.yml"
     path.write_text(yaml.safe_dump({"groups": [group]}))
-    done = run(tool("promtool", "prometheus"), "check", "rules", path)
+    done = run(program("promtool", "prometheus"), "check", "rules", path)
     assert done.returncode == 0, done.stdout + done.stderr
 
 

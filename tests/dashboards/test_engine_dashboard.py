@@ -15,7 +15,7 @@ from budget_exporter.publish.catalogue import CATALOGUE
 from dashboards import engine
 from dashboards.palette import COMPONENT_COLOURS
 from dashboards.queries import AFTER_FAILURE, panels, queries, substitute
-from tests.integration.processes import program
+from tests.real_parts import program
 
 DASHBOARD: dict[str, Any] = json.loads(engine.PATH.read_text(encoding="utf-8"))
 PANELS = list(panels(DASHBOARD))

@@ -16,7 +16,8 @@ import pytest
 from dashboards import engine
 from dashboards.queries import AFTER_FAILURE, queries
 from tests.dashboards.dashboard_fleet import GIB, MIB, REQUESTED, fleet, write_history
-from tests.integration.processes import free_port, program
+from tests.integration.processes import free_port
+from tests.real_parts import program
 
 DASHBOARD: dict[str, Any] = json.loads(engine.PATH.read_text(encoding="utf-8"))
 HOURS = 3

@@ -12,7 +12,7 @@ import yaml
 
 from budget_exporter import cli, config
 from budget_exporter.sources import SOURCES
-from tests.integration.processes import program
+from tests.real_parts import program
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "deploy" / "compose"

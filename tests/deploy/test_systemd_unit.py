@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from budget_exporter import cli
-from tests.integration.processes import program
+from tests.real_parts import program
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "budget-exporter.service"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,13 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration import rig_systemd
-
-
-def unavailable(why: str) -> None:
-    """Skip with the reason, but fail in CI, where every real part has to be there."""
-    if os.environ.get("CI"):
-        pytest.fail(f"a real part is missing in CI: {why}")
-    pytest.skip(why)
+from tests.real_parts import unavailable
 
 
 @pytest.fixture(scope="session")

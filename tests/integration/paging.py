@@ -14,7 +14,8 @@ from urllib.parse import quote
 
 import yaml
 
-from tests.integration.processes import free_port, get, program, until
+from tests.integration.processes import free_port, get, until
+from tests.real_parts import program
 
 ROOT = Path(__file__).parents[2]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import signal
 import socket
 import subprocess
@@ -35,16 +34,6 @@ def until(look: Callable[[], T | None], what: str, limit: float = 30.0) -> T:
         if time.monotonic() > deadline:
             pytest.fail(f"not within {limit:.0f} s: {what}")
         time.sleep(0.05)
-
-
-def program(name: str) -> str:
-    """Return the path of a real program; skip where it cannot be had, but never in CI."""
-    path = shutil.which(name)
-    if path is None:
-        if os.environ.get("CI"):
-            pytest.fail(f"{name} is not installed; make test installs it")
-        pytest.skip(f"{name} is not installed")
-    return path
 
 
 def free_port() -> int:

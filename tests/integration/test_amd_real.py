@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,26 +15,12 @@ from budget_exporter.devices import amdgpu
 from budget_exporter.facts.device import DeviceReport, DeviceSample
 from budget_exporter.roots import Roots
 from budget_exporter.units import GIB, MIB
+from tests.real_parts import program, unavailable
 
 FAKE_SYS = Path(__file__).with_name("fake_sys.sh")
 PYRSMI = Path(__file__).parents[2] / ".cache/pyrsmi-0.2.0"
 FIRST, SECOND = "0000:03:00.0", "0000:06:00.0"
 USED = (31675383808, 30333206528)
-
-
-def without(what: str) -> None:
-    """End the test for want of a real part: a skip on a developer's machine, a failure where all must be there."""
-    if os.environ.get("CI"):
-        pytest.fail(f"{what} is missing, and nothing is skipped in CI")
-    pytest.skip(f"{what} is not installed")
-
-
-def program(name: str) -> str:
-    path = shutil.which(name)
-    if path is None:
-        without(name)
-    assert path is not None
-    return path
 
 
 @pytest.fixture
@@ -144,7 +129,7 @@ def rocm_home(folder: Path) -> Path:
         path for pattern in ("*/librocm_smi64.so.1", "librocm_smi64.so.1") for path in Path("/usr/lib").glob(pattern)
     ]
     if not found:
-        without("librocm_smi64.so.1 (package librocm-smi64-1)")
+        unavailable("librocm_smi64.so.1 (package librocm-smi64-1)")
     (folder / "lib").mkdir(parents=True)
     (folder / "lib/librocm_smi64.so").symlink_to(found[0])
     return folder
@@ -153,7 +138,7 @@ def rocm_home(folder: Path) -> Path:
 @pytest.mark.real_part("pyrsmi")
 def test_pyrsmi_says_the_same_and_sees_changes_without_a_restart(sysfs: Path, tmp_path: Path) -> None:
     if not (PYRSMI / "pyrsmi/rocml.py").exists():
-        without("pyrsmi 0.2.0 (make test installs it)")
+        unavailable("pyrsmi 0.2.0 (make test installs it)")
     environment = {
         "PATH": os.environ["PATH"],
         "PYTHONPATH": str(PYRSMI),

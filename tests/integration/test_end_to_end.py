@@ -20,7 +20,8 @@ from dashboards import queries
 from tests.alerts.recorded import exposition_to_promtool
 from tests.integration.incident import Incident
 from tests.integration.paging import ROOT
-from tests.integration.processes import program, until
+from tests.integration.processes import until
+from tests.real_parts import program
 
 pytestmark = [pytest.mark.real_part("prometheus"), pytest.mark.real_part("prometheus-alertmanager")]
 EXHAUSTED = "BudgetDeviceMemoryNearlyExhausted"

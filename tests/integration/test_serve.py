@@ -20,6 +20,7 @@ from budget_exporter.demo.player import HEALTHY, Engine
 from budget_exporter.units import GIB, MIB
 from tests.integration.incident import serve, serving_host
 from tests.integration.processes import Exporter, exporter, get, until
+from tests.real_parts import unavailable
 
 
 @pytest.fixture
@@ -277,7 +278,7 @@ def test_a_state_file_that_cannot_be_written_is_said_once(host: Host, tmp_path: 
 def test_an_engine_whose_environ_may_not_be_read_is_shown_and_the_capability_named(host: Host, tmp_path: Path) -> None:
     """The exporter as nobody, the engine's environ readable by root only, as the kernel has it."""
     if os.geteuid() != 0:
-        pytest.skip("needs root to become somebody else")
+        unavailable("needs root to become somebody else")
     for pid in (p for p in host.roots.procfs.iterdir() if p.name.isdecimal()):
         (pid / "environ").chmod(0o400)
     nobody = pwd.getpwnam("nobody")

@@ -56,7 +56,8 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 $(PYRSMI): $(VENV)/bin/python
 	$(BIN)/pip install -q --no-deps --target $@ pyrsmi==0.2.0
 
-real-parts:
+real-parts: $(VENV)/bin/python
+	PYTHON=$(BIN)/python tests/integration/install_vllm.sh
 	@missing=$$(dpkg-query -W -f='$${Package} $${db:Status-Status}\n' $(APT) 2>/dev/null | awk '$$2=="installed"{print $$1}' | sort > $(VENV)/.have; \
 	  printf '%s\n' $(APT) | sort | comm -23 - $(VENV)/.have); \
 	if [ -z "$$missing" ]; then exit 0; fi; \

@@ -24,8 +24,8 @@ LISTENING = re.compile(r"listening on ([^\s\[\]]+?):(\d+)")
 Labels = frozenset[tuple[str, str]]
 
 
-def until(look: Callable[[], T | None], what: str, limit: float = 30.0) -> T:
-    """Return what ``look`` finds as soon as it is truthy; fail with ``what`` after ``limit`` seconds."""
+def until(look: Callable[[], T | None], what: str, limit: float = 30.0, pause: float = 0.05) -> T:
+    """Return what ``look``, asked every ``pause`` s, finds once it is truthy; fail with ``what`` after ``limit`` s."""
     deadline = time.monotonic() + limit
     while True:
         found = look()
@@ -33,7 +33,7 @@ def until(look: Callable[[], T | None], what: str, limit: float = 30.0) -> T:
             return found
         if time.monotonic() > deadline:
             pytest.fail(f"not within {limit:.0f} s: {what}")
-        time.sleep(0.05)
+        time.sleep(pause)
 
 
 def free_port() -> int:

@@ -4,34 +4,70 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import dataclass
 from pathlib import Path
 
 from budget_exporter.errors import SourceDenied, SourceError
 
-__all__ = ["read_config"]
+__all__ = ["FileMissingError", "Text", "is_directory", "read_config", "read_text"]
 
 _LARGEST = 1 << 20
 _LINKS = 40
 
 
+class FileMissingError(SourceError):
+    """There is no such file."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """What a file said."""
+
+    text: str
+    changed: float
+    """Unix time of the last change of its content."""
+
+
 def read_config(procfs: Path, pid: int, cwd: str | None, path: str) -> str:
+    """Return the text of ``path``, with the arguments and errors of ``read_text``."""
+    return read_text(procfs, pid, cwd, path).text
+
+
+def read_text(procfs: Path, pid: int, cwd: str | None, path: str) -> Text:
     """
     Return the text of ``path`` as process ``pid`` sees it; ``cwd`` is its working directory, None where unknown.
 
-    Raise SourceError where the file is not there, is no plain file, is above 1 MiB or is not UTF-8, SourceDenied where
-    it may not be read.
+    Raise FileMissingError where there is none, SourceError where it is no plain file, is above 1 MiB or is not UTF-8,
+    SourceDenied where it may not be read.
     """
-    root = f"{procfs}/{pid}/root"
     try:
-        if not path.startswith("/"):
-            if cwd is None:
-                raise SourceDenied("the working directory cannot be read (CAP_SYS_PTRACE)")
-            path = f"{_without_root(cwd, str(Path(root).readlink()))}/{path}"
-        return _text(_inside(root, path))
+        return _text(_seen(procfs, pid, cwd, path))
     except PermissionError as error:
         raise SourceDenied("permission denied (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH)") from error
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise FileMissingError(error.strerror or "no such file") from error
     except OSError as error:
         raise SourceError(error.strerror or "cannot be read") from error
+    except ValueError as error:
+        raise SourceError("not a path") from error
+
+
+def is_directory(procfs: Path, pid: int, cwd: str | None, path: str) -> bool:
+    """Return whether process ``pid`` sees a directory at ``path``; False also where that cannot be told."""
+    try:
+        return Path(_seen(procfs, pid, cwd, path)).is_dir()
+    except (OSError, SourceError, ValueError):
+        return False
+
+
+def _seen(procfs: Path, pid: int, cwd: str | None, path: str) -> str:
+    """Return where ``path`` of process ``pid`` lies for us; raise OSError, SourceError or SourceDenied."""
+    root = f"{procfs}/{pid}/root"
+    if not path.startswith("/"):
+        if cwd is None:
+            raise SourceDenied("the working directory cannot be read (CAP_SYS_PTRACE)")
+        path = f"{_without_root(cwd, str(Path(root).readlink()))}/{path}"
+    return _inside(root, path)
 
 
 def _without_root(cwd: str, root: str) -> str:
@@ -65,16 +101,18 @@ def _inside(root: str, path: str) -> str:
     return "/".join([root, *done])
 
 
-def _text(path: str) -> str:
+def _text(path: str) -> Text:
     # Without O_NONBLOCK a FIFO in the file's place would hold us for ever.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
             raise SourceError("not a plain file")
         data = file.read(_LARGEST + 1)
     if len(data) > _LARGEST:
         raise SourceError("larger than 1 MiB")
     try:
-        return data.decode()
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise SourceError("not UTF-8") from error
+    return Text(text, found.st_mtime)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 
 from budget_exporter.engines import _model_hybrids as hybrids, _model_layers as layers
 from budget_exporter.engines._model_keys import Keys
 from budget_exporter.engines._model_layers import Defaults, Family
+from budget_exporter.engines._model_overrides import NESTED, overridden
 from budget_exporter.errors import LawError
 from budget_exporter.facts.model import Layer, ModelConfig
 
 __all__ = ["parse"]
 
-NESTED = ("text_config", "llm_config", "language_config")
-"""Where a multimodal model keeps its language model; ``thinker_config`` holds one of these in turn."""
 PLAIN = """
     apertus arcee baichuan bloom cohere dots1 ernie4_5 ernie4_5_moe exaone falcon gemma glm glm4 glm4_moe gpt2
     gpt_bigcode gpt_neox gptj granite granitemoe internlm2 internlm3 llama minicpm ministral mistral mixtral nemotron
@@ -63,14 +63,17 @@ DEFAULTS: dict[str, Defaults] = {
 """What the config classes of Transformers supply; published files of these types lean on them."""
 
 
-def parse(text: str) -> ModelConfig:
+def parse(text: str, overrides: Mapping[str, object] | None = None) -> ModelConfig:
     """
     Return what a config.json says of its KV cache.
 
-    ``text`` is the file's text. Raise LawError, naming the key, for what is no JSON object, lacks a key, has one of a
-    wrong type or size, or is of an architecture whose cache is not known here.
+    ``text`` is the file's text, ``overrides`` what ``--hf-overrides`` puts over it. Raise LawError, naming the key, for
+    what is no JSON object, lacks a key, has one of a wrong type or size, is overridden in a way that is not known, or
+    is of an architecture whose cache is not known here.
     """
     top = _top(text)
+    if overrides:
+        top = Keys(overridden(top.values, overrides))
     section = _language_model(top)
     kind = section.text("model_type") or top.text("model_type")
     architecture = _architecture(top)

@@ -10,6 +10,8 @@ from budget_exporter.engines._config_reader import read_config
 from budget_exporter.engines._proc import Proc, Stat
 from budget_exporter.engines._titles import rank_of, title_of
 from budget_exporter.engines.arguments import ENVIRON_ALLOWED, server_arguments
+from budget_exporter.engines.model_reader import ModelReader
+from budget_exporter.engines.model_wanted import ENVIRON as MODEL_ENVIRON
 from budget_exporter.engines.supervisor import supervised
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Worker
@@ -37,6 +39,8 @@ class _Kept:
 
     started_at: float
     environ: Mapping[str, str] | None
+    places: Mapping[str, str] | None
+    """Variables that say where models lie: they go no further than to the reader of models."""
     cwd: str | None
     inner_pid: int | None
 
@@ -62,6 +66,7 @@ class ProcfsSource:
         self._proc = Proc(roots.procfs)
         self._seen: dict[int, _Seen] = {}
         self._kept: dict[ProcessKey, _Kept] = {}
+        self._models = ModelReader(roots.procfs)
         self._ticks = os.sysconf("SC_CLK_TCK")
 
     def find(self) -> tuple[list[EngineSighting], list[str]]:
@@ -89,6 +94,7 @@ class ProcfsSource:
                 faults += [fault] if fault else []
         alive = {sighting.main for sighting in sightings}
         self._kept = {key: kept for key, kept in self._kept.items() if key in alive}
+        self._models.keep(alive)
         return sightings, faults
 
     def _scan(self) -> dict[int, Stat]:
@@ -119,16 +125,17 @@ class ProcfsSource:
         kept = self._kept.get(key)
         if kept is not None and kept.environ is not None:
             return kept, ""
-        environ, fault = self._environ(key.pid)
+        found, fault = self._environ(key.pid)
+        environ, places = _apart(found, ENVIRON_ALLOWED), _apart(found, MODEL_ENVIRON)
         started = booted + key.start_ticks / self._ticks if kept is None else kept.started_at
-        kept = _Kept(started, environ, self._proc.cwd(key.pid), self._proc.inner_pid(key.pid))
+        kept = _Kept(started, environ, places, self._proc.cwd(key.pid), self._proc.inner_pid(key.pid))
         self._kept[key] = kept
         return kept, fault
 
     def _environ(self, pid: int) -> tuple[dict[str, str] | None, str]:
         where = f"{self._proc.root}/{pid}/environ of a vLLM server"
         try:
-            return self._proc.environ(pid, ENVIRON_ALLOWED), ""
+            return self._proc.environ(pid, ENVIRON_ALLOWED | MODEL_ENVIRON), ""
         except PermissionError:
             return None, f"{where}: permission denied, needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
         except (FileNotFoundError, ProcessLookupError):
@@ -143,11 +150,12 @@ class ProcfsSource:
         self, key: ProcessKey, kept: _Kept, ancestors: list[tuple[int, str]], workers: tuple[Worker, ...]
     ) -> EngineSighting:
         by = supervised(self._proc, ancestors, kept.environ)
+        argv = self._seen[key.pid].argv or ()
         return EngineSighting(
             source=self.name,
             main=key,
             started_at=kept.started_at,
-            argv=self._seen[key.pid].argv or (),
+            argv=argv,
             environ=kept.environ,
             workers=workers,
             cwd=kept.cwd,
@@ -155,6 +163,7 @@ class ProcfsSource:
             container=by.container,
             supervisor=by.supervisor,
             inner_pid=kept.inner_pid,
+            model_files=self._models.of(key, argv, kept.places, kept.cwd, kept.started_at),
         )
 
     def _workers(self, main: int, processes: dict[int, Stat], children: dict[int, list[int]]) -> tuple[Worker, ...]:
@@ -166,6 +175,10 @@ class ProcfsSource:
             todo += found
         titles = {pid: self._seen[pid].title for pid in sorted(below) if pid in processes}
         return tuple(Worker(pid, title, rank_of(title)) for pid, title in titles.items())
+
+
+def _apart(environ: Mapping[str, str] | None, names: frozenset[str]) -> dict[str, str] | None:
+    return None if environ is None else {name: text for name, text in environ.items() if name in names}
 
 
 def _ancestors(processes: dict[int, Stat], pid: int) -> list[tuple[int, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from budget_exporter.facts.model import ModelFiles
 from budget_exporter.facts.neuron import NeuronFacts
 
 SupervisorName = Literal["systemd", "podman", "docker", "kubernetes", "none"]
@@ -53,8 +54,14 @@ class EngineSighting:
     """systemd unit with its suffix, e.g. ``vllm-qwen.service``."""
     container: str | None = None
     supervisor: SupervisorName = "none"
+    container_id: str | None = None
+    """The whole id of the container it runs in, where processes or the container's daemon tell it."""
+    container_socket: str | None = None
+    """The socket of that daemon, as a path of ours, once it has told of the container."""
     inner_pid: int | None = None
     """The main process's PID inside its own PID namespace, which is what its log lines print."""
+    model_files: ModelFiles | None = None
+    """What the engine's model says of its KV cache; None where nobody has looked yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +89,12 @@ class Shape:
     pipeline_parallel_size: int = 1
     data_parallel_size: int = 1
     enforce_eager: bool = False
+    optimization_level: int | None = None
+    """``-O``: of ``--optimization-level`` from 0.12, before it the level of compilation; 0 captures no graphs."""
+    cudagraph_mode: str | None = None
+    """In capitals, as ``--compilation-config`` says; NONE captures no graphs."""
+    cudagraph_capture_sizes: tuple[int, ...] | None = None
+    max_cudagraph_capture_size: int | None = None
     speculative: bool = False
     speculative_method: str | None = None
     """How drafts are made (``mtp``, ``eagle3``, ``ngram``); None where the flag leaves it to the engine."""
@@ -105,6 +118,8 @@ class Shape:
     given: Mapping[str, str] = field(default_factory=dict)
     environ: Mapping[str, str] = field(default_factory=dict)
     """Allow-listed environment names with their values as given, for laws whose settings come from there."""
+    version: str | None = None
+    """The engine's, as its installed package says; None where that is not known."""
     faults: tuple[str, ...] = ()
     """Flags the engine itself would reject or that could not be read, one sentence each."""
 

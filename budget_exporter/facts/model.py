@@ -85,3 +85,17 @@ class ModelConfig:
     """Type of the recurrent state where the file states one; None otherwise."""
     chunk_size: int | None = None
     """Tokens of a chunk of the Mamba 2 kernel; None where the file states none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFiles:
+    """What was found of an engine's model where the engine itself reads it."""
+
+    config: ModelConfig | None = None
+    """None where it could not be read or understood."""
+    draft: ModelConfig | None = None
+    """The model that drafts, where the flags name one."""
+    applied: tuple[str, ...] = ()
+    """Flags that change the model and whose values are a part of ``config``: ``hf-overrides``, ``hf-config-path``."""
+    notes: tuple[str, ...] = ()
+    """Why something is missing, a sentence each."""

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Roots"]
+
+_SOCKETS = (
+    "run/podman/podman.sock",
+    "run/docker.sock",
+    # Where /var/run is no link to /run.
+    "var/run/docker.sock",
+    "run/user/*/podman/podman.sock",
+    "run/user/*/docker.sock",
+)
+"""Below the root file system: where the packages of podman and docker have their sockets, with root and without."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,3 +26,22 @@ class Roots:
     sysfs: Path = Path("/sys")
     procfs: Path = Path("/proc")
     rootfs: Path = Path("/")
+    container_sockets: tuple[Path, ...] = ()
+    """Sockets of podman or docker in other than the usual places, as paths of ours."""
+
+    def sockets(self) -> list[Path]:
+        """
+        Return the sockets of container daemons that are there now, rootless ones too, each once; blocking.
+
+        Where a usual place holds a link to another (podman's stand-in for docker), the first of them is returned.
+        """
+        usual = [path for pattern in _SOCKETS for path in sorted(self.rootfs.glob(pattern))]
+        found: dict[tuple[int, int], Path] = {}
+        for path in (*self.container_sockets, *usual):
+            try:
+                status = path.stat()
+            except OSError:
+                continue
+            if stat.S_ISSOCK(status.st_mode):
+                found.setdefault((status.st_dev, status.st_ino), path)
+        return list(found.values())

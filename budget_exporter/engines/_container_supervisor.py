@@ -1,0 +1,102 @@
+"""Follow one container by its name, through restarts, removal and a new one of the same name."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, AsyncIterator
+from pathlib import Path
+
+from budget_exporter.engines._daemon import Daemon
+from budget_exporter.engines._followed import Heard, inspect
+from budget_exporter.engines._inspected import supervision
+from budget_exporter.errors import SourceError
+from budget_exporter.facts.container import Container, ContainerRuntime
+from budget_exporter.facts.engine import Supervision
+from budget_exporter.roots import Roots
+
+__all__ = ["ContainerSupervisor"]
+
+_OTHER: dict[ContainerRuntime, ContainerRuntime] = {"podman": "docker", "docker": "podman"}
+"""A socket that is called after the other runtime is not ours to be refused at."""
+
+
+class ContainerSupervisor:
+    """
+    Containers of one runtime, by the REST socket of whichever of its daemons has them; asynchronous.
+
+    ``resync`` is after how many seconds a container is looked at again, whatever was heard: podman makes no event of a
+    stop that somebody asked for, but says ``stopping`` until the process has ended, by default up to 10 s.
+    """
+
+    def __init__(self, name: ContainerRuntime, roots: Roots, resync: float = 3.0, timeout: float = 5.0) -> None:
+        self.name = name
+        self._runtime = name
+        self._roots = roots
+        self._resync = resync
+        self._timeout = timeout
+
+    async def watch(self, unit: str) -> AsyncIterator[Supervision]:
+        """
+        Yield what is said of the container ``unit`` now, then each change; one that does not exist is ``inactive``.
+
+        Raise SourceError where no daemon of this runtime can be asked, or several have a container of that name.
+        """
+        last: Supervision | None = None
+        while True:
+            socket = await self._home(unit)
+            if socket is None:
+                now = supervision(unit, self._runtime, None)
+                if now != last:
+                    last = now
+                    yield now
+                await asyncio.sleep(self._resync)
+                continue
+            async with contextlib.aclosing(self._follow(socket, unit)) as changes:
+                async for found in changes:
+                    now = supervision(unit, self._runtime, found)
+                    if now != last:
+                        last = now
+                        yield now
+
+    async def _home(self, unit: str) -> Path | None:
+        """Return the socket of the daemon that has the container, None where none has it."""
+        homes, errors, asked = list[Path](), list[str](), False
+        for socket in await asyncio.to_thread(self._roots.sockets):
+            try:
+                async with Daemon(socket, self._timeout) as daemon:
+                    if await daemon.runtime() != self._runtime:
+                        continue
+                    asked = True
+                    if _named(await inspect(daemon, self._runtime, unit, None), unit) is not None:
+                        homes.append(socket)
+            except SourceError as error:
+                if _OTHER[self._runtime] not in socket.name:
+                    errors.append(str(error))
+        if len(homes) > 1:
+            raise SourceError(f"several daemons have a container {unit!r}: {', '.join(map(str, homes))}")
+        if not homes and (errors or not asked):
+            raise SourceError("; ".join(errors) or f"no socket of {self._runtime} is there")
+        return homes[0] if homes else None
+
+    async def _follow(self, socket: Path, unit: str) -> AsyncGenerator[Container | None, None]:
+        """Yield the container, None once it is removed; end where no other of its name comes soon."""
+        async with Daemon(socket, self._timeout) as daemon, daemon.events() as queue:
+            heard = Heard(self._runtime, queue)
+            identity = ""
+            while True:
+                found = _named(await inspect(daemon, self._runtime, unit, heard.course(identity)), unit)
+                if found is not None and found.id != identity:
+                    # Whose course it is comes with the answer only.
+                    identity = found.id
+                    continue
+                if found is not None and found.status == "stopping":
+                    heard.asked(found.id)
+                yield found
+                if not await heard.next(self._resync) and found is None:
+                    return
+
+
+def _named(found: Container | None, unit: str) -> Container | None:
+    """Return what was found by name, and not because its id begins so."""
+    return found if found is not None and found.name == unit else None

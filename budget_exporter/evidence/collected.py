@@ -6,13 +6,14 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from budget_exporter.evidence.derived import derived
 from budget_exporter.evidence.records import Writer
 from budget_exporter.evidence.statements import BootFact, PlanFact, RankFact, Statement
-from budget_exporter.facts.boot import BootReport, GraphProfile, Plan, Printed, RankFacts
+from budget_exporter.facts.boot import BootReport, Chips, GraphProfile, Plan, Printed, RankFacts
 
 __all__ = ["Collected"]
 
-_Value = Printed | int | GraphProfile
+_Value = Printed | int | float | GraphProfile
 _RANK_FIELDS = frozenset(each.name for each in fields(RankFacts))
 _NAMED = (
     "version",
@@ -26,7 +27,10 @@ _NAMED = (
     "max_model_len",
     "model_runner",
     "graphs",
+    "prompt_buckets",
+    "decode_buckets",
 )
+_CHIPS = ("limit", "requested", "used", "available")
 _SMALLEST = ("kv_tokens", "kv_concurrency")
 """Printed once per worker up to vLLM 0.11.0, each with its own number: the smallest is what the engine has."""
 
@@ -60,9 +64,7 @@ class Collected:
             if writer.pid is not None and isinstance(statement.value, int):
                 self.ranks[writer.pid] = statement.value
         elif isinstance(statement, RankFact | PlanFact):
-            process = self._process(writer)
-            known = process.plan if isinstance(statement, PlanFact) else process.facts
-            known[statement.name] = _newer(known.get(statement.name), statement.value)
+            self._figure(writer, statement)
 
     def seen(self, writer: Writer) -> None:
         """Remember the newest name of a process that has facts."""
@@ -122,6 +124,16 @@ class Collected:
         else:
             self.said[fact.name] = fact.value
 
+    def _figure(self, writer: Writer, statement: RankFact | PlanFact) -> None:
+        if isinstance(statement, RankFact) and statement.rank is not None:
+            if self.rank_of(writer):
+                # One of several processes with devices of its own: how many the others have is not known.
+                return
+            writer = Writer(rank=statement.rank)
+        process = self._process(writer)
+        known = process.plan if isinstance(statement, PlanFact) else process.facts
+        known[statement.name] = _newer(known.get(statement.name), statement.value)
+
     def _process(self, writer: Writer) -> _Process:
         key: Hashable = writer.pid if writer.pid is not None else ("rank", self.rank_of(writer))
         return self.processes.setdefault(key, _Process(writer))
@@ -146,6 +158,7 @@ class Collected:
         found = list(processes)
         facts = _agreed([process.facts for process in found])
         plan = _agreed([process.plan for process in found])
+        facts |= derived(facts)
         available = _kv_available(facts, known_before)
         if available is not None:
             facts["kv_available"] = available
@@ -185,6 +198,8 @@ class Collected:
         for name in ("graph_charge_applied", "ple_locked", "ple_not_locked"):
             made[name] = self.said.get(name, getattr(self.base, name))
         made["args"] = args
+        chips = {name: self.said["chips_" + name] for name in _CHIPS if "chips_" + name in self.said}
+        made["chips"] = Chips(**chips) if chips else self.base.chips
         made["common"], made["ranks"] = self.facts()
         if made["graph_charge_applied"] is None and _plan_charges((made["common"], *made["ranks"].values())):
             made["graph_charge_applied"] = True

@@ -6,17 +6,27 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from budget_exporter.evidence import deaths, expert_offload, vllm
+from budget_exporter.evidence import cpu, deaths, expert_offload, gaudi, neuron, tpu, vllm
 from budget_exporter.evidence.prefilter import prefilter
 from budget_exporter.evidence.records import Line
 from budget_exporter.evidence.statements import Death, Mark, Pattern, Reading, Statement, read
 
-__all__ = ["INTEREST", "TABLE", "Sentences"]
+__all__ = ["INTEREST", "NEWS", "TABLE", "Sentences"]
 
-_PATTERNS: tuple[Pattern, ...] = (*vllm.PATTERNS, *expert_offload.PATTERNS, *deaths.PATTERNS)
+_PATTERNS: tuple[Pattern, ...] = (
+    *vllm.PATTERNS,
+    *expert_offload.PATTERNS,
+    *cpu.PATTERNS,
+    *gaudi.PATTERNS,
+    *neuron.PATTERNS,
+    *tpu.PATTERNS,
+    *deaths.PATTERNS,
+)
 TABLE = tuple((re.compile(pattern.lead), pattern) for pattern in _PATTERNS)
 INTEREST = prefilter(pattern.lead for pattern in _PATTERNS)
 """The pre-filter: a line in which it finds nothing says nothing of a budget and is not decoded."""
+NEWS = prefilter(pattern.lead for pattern in _PATTERNS if not pattern.life)
+"""The same without signs of life, which a busy engine prints for every request."""
 _ENDED = re.compile(r"(?:\)|[^\d\s.]\.)\s*$")
 _TORN = "\0"
 """Stands where a break may have torn a number: two halves that only happen to follow each other make a third number."""

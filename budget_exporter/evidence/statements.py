@@ -13,8 +13,10 @@ __all__ = [
     "INTEGER",
     "NUMBER",
     "SIZE",
+    "Allocation",
     "BootFact",
     "Death",
+    "Figure",
     "Mark",
     "Pattern",
     "PlanFact",
@@ -44,10 +46,15 @@ _DECIMALS = 2
 
 @dataclass(frozen=True, slots=True)
 class RankFact:
-    """A figure of the rank that wrote the line; ``name`` is a field of RankFacts or one that boot.py derives from."""
+    """
+    A figure of the rank that wrote the line; ``name`` is a field of RankFacts or one that boot.py derives from.
+
+    ``rank`` is set where the line tells of a rank other than its writer's: one process of a TPU host has all its chips.
+    """
 
     name: str
-    value: Printed | int | GraphProfile
+    value: Printed | int | float | GraphProfile
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,19 @@ class Mark:
 
 
 @dataclass(frozen=True, slots=True)
+class Allocation:
+    """What an allocator says of an allocation that failed, in bytes; None where it does not say."""
+
+    tried: int | None = None
+    total: int | None = None
+    allocated: int | None = None
+    slack: int | None = None
+    """Reserved by the allocator and not in use."""
+    pools: bool = False
+    """Whether some of it lies in private pools, which graphs have."""
+
+
+@dataclass(frozen=True, slots=True)
 class Death:
     """
     A sentence of a dying engine.
@@ -90,6 +110,7 @@ class Death:
     tried: Printed | None = None
     free: Printed | None = None
     local_rank: int | None = None
+    allocation: Allocation | None = None
 
 
 Statement = RankFact | PlanFact | BootFact | Mark | Death
@@ -108,6 +129,17 @@ class Pattern:
     make: Callable[[re.Match[str]], Iterable[Statement]]
     budget: bool = True
     """Whether a line with the lead that no body reads counts as unparsed."""
+    life: bool = False
+    """Whether it is a sign of life, of which a healthy engine gives any number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number as it stands in the line, thousands separators off; ``unit`` None where none is printed."""
+
+    name: str
+    value: str
+    unit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,25 +148,38 @@ class Reading:
 
     statements: tuple[Statement, ...] = ()
     unparsed: bool = False
+    figures: tuple[Figure, ...] = ()
 
 
 _ECHO = re.compile(r"^\s*(?:f?[\"']|raise |logger\.|File \"|return |assert )|%[sd.]|\{[a-z_]|\.format\(")
 
 
-def read(text: str, table: Sequence[tuple[re.Pattern[str], Pattern]], *, cut: bool) -> Reading:
+_NUMERAL = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_PRINTED_UNIT = re.compile(
+    r"(?:/-?[\d.,]+)?\s?(?P<unit>[KMGT]i?B|bytes|B/token|B|tokens/s|tokens?|blocks?|slots?|secs?|seconds|reqs|x|%|[KMG]|s)"
+    r"(?![A-Za-z/])"
+)
+
+
+def read(text: str, table: Sequence[tuple[re.Pattern[str], Pattern]], *, cut: bool, figures: bool = False) -> Reading:
     """
     Return what ``text`` says by ``table``, whose rows are (compiled lead, pattern).
 
     A line that is not ``cut`` ends in a newline for the patterns, so that a figure at its end is known to be complete.
+    With ``figures`` each number is also given as it is printed, under the name of its group.
     """
     whole = text if cut else text + "\n"
     said: list[Statement] = []
+    shown: list[Figure] = []
     claimed: set[str] = set()
     answered: set[str] = set()
     for lead, pattern in table:
         if lead.search(text) is None:
             continue
-        made = [statement for match in pattern.body.finditer(whole) for statement in pattern.make(match)]
+        found = list(pattern.body.finditer(whole))
+        made = [statement for match in found for statement in pattern.make(match)]
+        if figures:
+            shown += [figure for match in found for figure in _shown(match)]
         if pattern.budget:
             claimed.add(pattern.lead)
         if made:
@@ -145,7 +190,18 @@ def read(text: str, table: Sequence[tuple[re.Pattern[str], Pattern]], *, cut: bo
         unparsed=bool(claimed - answered)
         and all(isinstance(each, Mark) for each in said)
         and _ECHO.search(text) is None,
+        figures=tuple(dict.fromkeys(shown)),
     )
+
+
+def _shown(match: re.Match[str]) -> Iterable[Figure]:
+    """Yield the numbers of named groups, each with the unit of ``<name>_u``, else with the one printed after it."""
+    groups = match.groupdict()
+    for name, number in groups.items():
+        if number is None or name.endswith("_u") or _NUMERAL.fullmatch(number) is None:
+            continue
+        after = _PRINTED_UNIT.match(match.string, match.end(name))
+        yield Figure(name, number.replace(",", ""), groups.get(name + "_u") or (after["unit"] if after else None))
 
 
 def figure(number: str, unit: str, decimals: int = _DECIMALS) -> Printed:

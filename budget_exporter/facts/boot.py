@@ -141,6 +141,12 @@ class RankFacts:
     """The one KV block Gaudi keeps for padding (its V1 workers)."""
     kv_blocks: int | None = None
     """KV blocks the engine said the rank may use, the dummy block not counted."""
+    kv_cap: Printed | None = None
+    """What KV may take at most on AWS Neuron, of the request."""
+    kv_minimum: Printed | None = None
+    """The KV pool below which the Neuron worker said it would not start."""
+    node: int | None = None
+    """NUMA node whose memory a rank on CPUs takes."""
     hybrid_factor: float | None = None
     """By how much Gaudi scales down the KV memory it reports for a model of attention and recurrent layers."""
 
@@ -161,6 +167,18 @@ class Failure:
     rank: int | None = None
     tried: Printed | None = None
     free: Printed | None = None
+    presumed: bool = False
+    """Whether the cause is a guess from a log that breaks off."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chips:
+    """What an engine on TPUs says of all its local chips together."""
+
+    limit: Printed | None = None
+    requested: Printed | None = None
+    used: Printed | None = None
+    available: Printed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +207,10 @@ class BootReport:
     max_model_len: int | None = None
     graphs: int | None = None
     """Number of graphs the engine said it would capture."""
+    prompt_buckets: int | None = None
+    """Shapes of prompts that a Gaudi engine said it would warm up."""
+    decode_buckets: int | None = None
+    chips: Chips | None = None
     graph_charge_applied: bool | None = None
     """Whether an estimate was charged; None where neither line nor version tells."""
     args: Mapping[str, str] = field(default_factory=dict)

@@ -59,6 +59,7 @@ def test_a_line_gives_its_facts_and_no_others(golden: dict[str, Any]) -> None:
     assert ({} if report.common.plan is None else plain(report.common.plan)) == expected(golden.get("plan", {}))
     for name, value in golden.get("boot", {}).items():
         assert getattr(report, name) == value, name
+    assert ({} if report.chips is None else plain(report.chips)) == expected(golden.get("chips", {}))
     for name, value in golden.get("printed", {}).items():
         assert getattr(report, name).bytes == size(value), name
     if "args" in golden:

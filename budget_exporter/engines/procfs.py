@@ -161,6 +161,7 @@ class ProcfsSource:
             cwd=kept.cwd,
             unit=by.unit,
             container=by.container,
+            container_id=by.container_id,
             supervisor=by.supervisor,
             inner_pid=kept.inner_pid,
             model_files=self._models.of(key, argv, kept.places, kept.cwd, kept.started_at),

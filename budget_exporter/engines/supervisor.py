@@ -18,14 +18,18 @@ _DOCKER = re.compile(r"docker-([0-9a-f]{64})\.scope")
 _ID = re.compile(r"[0-9a-f]{64}")
 _POD = re.compile(r"(?:[a-z]+-)*([0-9a-f]{64})(?:\.scope)?")
 _ASKED = frozenset({"PODMAN_SYSTEMD_UNIT"})
+_SHIM = "containerd-shim"
+_NAMESPACES: dict[str, SupervisorName] = {"moby": "docker", "k8s.io": "kubernetes"}
+"""Namespaces of containerd: ``moby`` is docker's (its ``plugins-moby`` holds no containers of users)."""
 
 
 class Supervised(NamedTuple):
-    """The system unit, the container's name, and who restarts the process."""
+    """The system unit, the container's name and id, and who restarts the process."""
 
     unit: str | None
     container: str | None
     supervisor: SupervisorName
+    container_id: str | None = None
 
 
 class Unit(NamedTuple):
@@ -48,7 +52,8 @@ def supervised(proc: Proc, ancestors: Sequence[tuple[int, str]], environ: Mappin
 
     A unit of a user's manager is not named: the system bus does not know it, and a service of the same name there
     would be another. In podman under a unit the unit is the supervisor; it is told by PODMAN_SYSTEMD_UNIT (of
-    ``environ`` or of conmon, which watches the container), by conmon's cgroup or by that of conmon's parent.
+    ``environ`` or of conmon, which watches the container), by conmon's cgroup or by that of conmon's parent. Which
+    container it is, its cgroup tells, else conmon's or the shim's command line.
     """
     own = proc.cgroup(ancestors[0][0])
     unit, container = unit_of(own), container_of(own)
@@ -56,12 +61,18 @@ def supervised(proc: Proc, ancestors: Sequence[tuple[int, str]], environ: Mappin
     above = [pid for pid, _ in ancestors]
     conmon = next((at for at, (_, comm) in enumerate(ancestors) if comm == "conmon"), None)
     if conmon is not None:
-        container = container or Container("podman", None)
-        name = _name_option(proc.cmdline(above[conmon]))
+        argv = proc.cmdline(above[conmon])
+        # Where cgroups are not delegated, a rootless container has none of its own.
+        container = container or Container("podman", _id(_option(argv, "-c", "--cid")))
+        name = _option(argv, "-n", "--name")
         unit = _asked(proc, above[conmon], environ) or _first_unit(proc, above[conmon : conmon + 2]) or unit
+    elif container is None:
+        shim = next((pid for pid, comm in ancestors if comm.startswith(_SHIM)), None)
+        container = _shimmed(proc.cmdline(shim)) if shim is not None else None
+    identity = container.id if container else None
     if unit is not None and not unit.user:
-        return Supervised(unit.name, name, "systemd")
-    return Supervised(None, name, container.runtime if container else "none")
+        return Supervised(unit.name, name, "systemd", identity)
+    return Supervised(None, name, container.runtime if container else "none", identity)
 
 
 def unit_of(cgroup: str) -> Unit | None:
@@ -133,11 +144,21 @@ def _first_unit(proc: Proc, pids: Sequence[int]) -> Unit | None:
     return next((unit for pid in pids if pid > 1 and (unit := unit_of(proc.cgroup(pid)))), None)
 
 
-def _name_option(argv: Sequence[str]) -> str | None:
-    """Return the value of conmon's ``-n NAME`` (``--name NAME``)."""
+def _shimmed(argv: Sequence[str]) -> Container | None:
+    """Return the container that a shim of containerd watches, if its namespace is docker's or Kubernetes'."""
+    runtime = _NAMESPACES.get(_option(argv, "-namespace", "--namespace") or "")
+    return Container(runtime, _id(_option(argv, "-id", "--id"))) if runtime else None
+
+
+def _id(text: str | None) -> str | None:
+    return text if text is not None and _ID.fullmatch(text) else None
+
+
+def _option(argv: Sequence[str], *names: str) -> str | None:
+    """Return the value of an option that is written ``-n NAME``, ``--name NAME`` or ``--name=NAME``."""
     for at, arg in enumerate(argv):
-        if arg in ("-n", "--name"):
+        if arg in names:
             return argv[at + 1] if at + 1 < len(argv) else None
-        if arg.startswith("--name="):
+        if arg.startswith(tuple(f"{name}=" for name in names)):
             return arg.partition("=")[2] or None
     return None

@@ -8,7 +8,7 @@ import pytest
 
 from budget_exporter.demo.procfs_tree import Process, build
 from budget_exporter.engines._proc import Proc
-from budget_exporter.engines.supervisor import container_of, supervised, unit_of
+from budget_exporter.engines.supervisor import Supervised, container_of, supervised, unit_of
 
 ID = "0123456789abcdef" * 4
 UNITS = [
@@ -66,10 +66,14 @@ CONMON = ("/usr/bin/conmon", "--api-version", "1", "-c", ID, "-n", "qwen", "--ex
 
 def who(tmp_path: Path, *processes: Process, environ: dict[str, str] | None = None) -> tuple[str | None, ...]:
     """Return unit, container and supervisor of the first process, whose parents are those that follow."""
+    return seen(tmp_path, *processes, environ=environ)[:3]
+
+
+def seen(tmp_path: Path, *processes: Process, environ: dict[str, str] | None = None) -> Supervised:
     build(tmp_path, processes, 1, "b")
     proc = Proc(tmp_path)
     stats = [proc.stat(p.pid) for p in processes]
-    return tuple(supervised(proc, [(stat.pid, stat.comm) for stat in stats if stat], environ))
+    return supervised(proc, [(stat.pid, stat.comm) for stat in stats if stat], environ)
 
 
 def test_podman_under_a_unit_is_told_by_conmon_s_cgroup(tmp_path: Path) -> None:
@@ -122,4 +126,32 @@ def test_docker_and_kubernetes_and_nobody(tmp_path: Path) -> None:
 
 
 def test_a_vanished_process_has_no_supervisor(tmp_path: Path) -> None:
-    assert tuple(supervised(Proc(tmp_path), [(9, "vllm"), (7, "conmon")], None)) == (None, None, "podman")
+    assert supervised(Proc(tmp_path), [(9, "vllm"), (7, "conmon")], None) == (None, None, "podman", None)
+
+
+OWN = "0::/user.slice/user-1000.slice/session-3.scope\n"
+SHIM = "/usr/bin/containerd-shim-runc-v2"
+
+
+@pytest.mark.parametrize(
+    ("parent", "expected"),
+    [
+        (CONMON, (None, "qwen", "podman", ID)),
+        (("conmon", "--cid", ID, "--name=qwen"), (None, "qwen", "podman", ID)),
+        (("conmon", "-c", "short"), (None, None, "podman", None)),
+        ((SHIM, "-namespace", "moby", "-id", ID, "-address", "/run/x.sock"), (None, None, "docker", ID)),
+        ((SHIM, "-namespace", "k8s.io", "-id", ID), (None, None, "kubernetes", ID)),
+        ((SHIM, "-namespace", "default", "-id", ID), (None, None, "none", None)),
+    ],
+)
+def test_without_a_cgroup_of_its_own_a_container_is_told_by_what_watches_it(
+    tmp_path: Path, parent: tuple[str, ...], expected: Supervised
+) -> None:
+    engine, watcher = Process(9, 7, ("vllm", "serve"), cgroup=OWN), Process(7, 1, parent, cgroup=OWN)
+    assert seen(tmp_path, engine, watcher) == expected
+
+
+def test_the_id_is_known_beside_a_unit(tmp_path: Path) -> None:
+    engine = Process(9, 7, ("vllm", "serve"), cgroup=SCOPE)
+    conmon = Process(7, 1, CONMON, cgroup="0::/system.slice/vllm-qwen.service\n")
+    assert seen(tmp_path, engine, conmon).container_id == ID

@@ -16,10 +16,11 @@ __all__ = ["LogSource", "LogTarget", "Record"]
 @dataclass(frozen=True, slots=True)
 class Record:
     """
-    One line as a log source delivers it.
+    One line as a log source delivers it, or whole lines of which nothing more is known than of one (a file's).
 
-    ``at`` is the source's own Unix time or None (a file has none), ``cursor`` where to go on after this line, ``data``
-    the bytes without the line end. ``cut`` says that the line was longer than the limit and its rest was dropped.
+    ``at`` is the source's own Unix time or None (a file has none), ``cursor`` where to go on after this record and
+    ``data`` the bytes without the last line end. ``cut`` says that the last line was longer than the limit and its rest
+    was dropped. Of a batch only the last record needs a cursor.
     """
 
     data: bytes
@@ -32,13 +33,21 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class LogTarget:
-    """Whose log: a path for a file, a unit or container name for the journal; ``since`` is the engine's start."""
+    """
+    Whose log: a path for a file, a unit or container for the journal, a container for its daemon, a pod for kubelet's.
+
+    ``container`` is a name, ``container_id`` a whole id, ``socket`` the daemon's as a path of ours, ``pod`` a
+    ``NAMESPACE/POD/CONTAINER`` of shell patterns or a pod's UID; ``since`` is the engine's start.
+    """
 
     engine: str
     path: str | None = None
     unit: str | None = None
     container: str | None = None
     since: float | None = None
+    container_id: str | None = None
+    socket: str | None = None
+    pod: str | None = None
 
 
 class LogSource(Protocol):

@@ -10,14 +10,14 @@ from budget_exporter.evidence.collected import Collected
 from budget_exporter.evidence.death_watch import DeathWatch
 from budget_exporter.evidence.line_time import line_time
 from budget_exporter.evidence.records import Line, Writer, lines
-from budget_exporter.evidence.sentences import INTEREST, TABLE, Sentences
+from budget_exporter.evidence.sentences import INTEREST, NEWS, TABLE, Sentences
 from budget_exporter.evidence.statements import BootFact, Death, Mark, PlanFact, RankFact, Reading
 from budget_exporter.facts.boot import BootReport, Failure, Phase
 
 __all__ = ["INTEREST", "BootReader"]
 
 _LIMIT = 1 << 16
-"""Bytes of a record that are looked at."""
+"""Bytes of a line that are looked at."""
 _MAIN = ("APIServer", "MainProcess")
 _QUOTES_WORKER = "Worker failed with error"
 
@@ -55,12 +55,27 @@ class BootReader:
     def feed(self, batch: Sequence[Record]) -> None:
         """Take in the next records; nothing in them can make this raise."""
         for record in batch:
-            data = record.data
-            if not self._sentences.pending and INTEREST.search(data, 0, _LIMIT) is None:
-                continue
-            cut = record.cut or len(data) > _LIMIT
-            for line in lines(data[:_LIMIT] if cut else data, cut=cut):
+            self._record(record)
+
+    def _record(self, record: Record) -> None:
+        """Read the lines of interest, and those after a sentence that has not ended."""
+        data, at = record.data, 0
+        while at < len(data):
+            if not self._sentences.pending:
+                found = (NEWS if self._calm else INTEREST).search(data, at)
+                if found is None:
+                    return
+                at = max(at, data.rfind(b"\n", at, found.start()) + 1, data.rfind(b"\r", at, found.start()) + 1)
+            end = _line_end(data, at)
+            cut = (record.cut and end == len(data)) or end - at > _LIMIT
+            for line in lines(data[at : min(end, at + _LIMIT)], cut=cut):
                 self._line(line, record)
+            at = end + 1
+
+    @property
+    def _calm(self) -> bool:
+        """Return whether a sign of life would tell nothing: the engine serves, and no ill is known of it."""
+        return self._phase == "serving" and self._served and self._watch.calm
 
     def report(self) -> BootReport:
         """Return what the newest boot has said so far."""
@@ -222,6 +237,14 @@ class BootReader:
         )
         if self._watch.failure is not None:
             self._set("failing", at)
+
+
+def _line_end(data: bytes, start: int) -> int:
+    """Return where the line that begins at ``start`` ends."""
+    newline = data.find(b"\n", start)
+    end = newline if newline >= 0 else len(data)
+    carriage = data.find(b"\r", start, end)
+    return carriage if carriage >= 0 else end
 
 
 def _another_core(known: Writer, writer: Writer) -> bool:

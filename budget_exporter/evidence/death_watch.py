@@ -134,6 +134,11 @@ class DeathWatch:
             self.outlived = True
 
     @property
+    def calm(self) -> bool:
+        """Return whether a sign of life would change nothing."""
+        return self.root is None or self.ended
+
+    @property
     def failure(self) -> Failure | None:
         """Return what killed the engine, as far as it is known now."""
         return None if self.outlived else self.root

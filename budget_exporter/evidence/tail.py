@@ -3,194 +3,172 @@
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterator
+import zlib
 from pathlib import Path
 
 from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.evidence import Record
+from budget_exporter.evidence.blocks import Blocks, Piece
+from budget_exporter.evidence.rotation import PRINT, Opened, Place, newer, opened, resumed
 
 __all__ = ["Tail"]
 
 _CHUNK = 1 << 18
-_PRINT = 64
-"""Bytes before our place that are compared: a file cut short and refilled beyond it no longer holds them."""
 
 
 class Tail:
     """
-    Read ``path`` line by line; blocking.
+    Read ``path``; blocking.
 
-    ``cursor`` is ``device:inode:offset`` of an earlier line's end: reading goes on there if that file is still to be
-    found under the path or beside it (renamed by a rotation), else at the start of what is under the path now.
-    ``limit`` are the bytes of a line that are kept.
+    A record is one line, or as many whole lines as one read brought. ``cursor`` is that of an earlier record: reading
+    goes on after it if that place is still to be found under the path or in a rotated file beside it, else at the start
+    of what was written since. ``limit`` are the bytes of a line that are kept.
     """
 
     def __init__(self, path: Path, cursor: str | None, limit: int) -> None:
         self.path = path
-        self._limit = limit
-        self._cursor = cursor
-        self._descriptor: int | None = None
-        self._identity = (0, 0)
+        self._place = Place.of(cursor)
+        self._file: Opened | None = None
+        self._next: list[Opened] = []
+        """Rotated files that are to be read before what is under the path."""
         self._offset = 0
-        self._line = bytearray()
-        self._dropped = False
+        self._written = 0
+        self._lines = Blocks(limit)
         self._print = b""
 
     @property
     def opened(self) -> bool:
         """Return whether there is a file under the path that is being read."""
-        return self._descriptor is not None
+        return self._file is not None
 
     def close(self) -> None:
-        """Release the descriptor."""
-        if self._descriptor is not None:
-            os.close(self._descriptor)
-            self._descriptor = None
+        """Release the descriptors."""
+        for file in (self._file, *self._next):
+            if file is not None:
+                file.close()
+        self._file, self._next = None, []
 
     def read(self) -> list[Record]:
         """
-        Return the next lines, an empty list where there are none now.
+        Return the next records, an empty list where there are none now.
 
         Raise SourceError where the directory cannot be read or the path is no regular file, SourceDenied where it may
         not be read.
         """
         try:
-            if self._descriptor is None and not self._open():
+            if self._file is None and not self._open():
                 return []
-            self._check_cut_short()
-            records = self._more()
-            return records or self._turn()
+            return self._cut_short() or self._more() or self._turn()
         except PermissionError as error:
             raise SourceDenied(f"{self.path}: {error.strerror}; needs CAP_DAC_READ_SEARCH or its group") from error
         except OSError as error:
             raise SourceError(f"{self.path}: {error.strerror}") from error
 
     def _open(self) -> bool:
-        place = self._resumed()
-        path, offset = place or (self.path, 0)
-        self._cursor = None
-        try:
-            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-        except FileNotFoundError:
+        """Open what is to be read next: a rotated file, or what is under the path."""
+        place, self._place = self._place, None
+        offset = 0
+        if place is not None:
+            self._next, offset = resumed(self.path, place)
+        if self._next:
+            self._take(self._next.pop(0), offset)
+            return True
+        file = opened(self.path)
+        if file is None:
             os.stat(self.path.parent)  # noqa: PTH116 - raises where the directory is missing too
             return False
-        self._take(descriptor, offset)
+        self._take(file, 0)
         return True
 
-    def _take(self, descriptor: int, offset: int) -> None:
-        state = os.fstat(descriptor)
-        if not stat.S_ISREG(state.st_mode):
-            os.close(descriptor)
-            raise SourceError(f"{self.path}: not a regular file")
-        self._descriptor = descriptor
-        self._identity = (state.st_dev, state.st_ino)
-        self._place(offset)
-
-    def _place(self, offset: int) -> None:
+    def _take(self, file: Opened, offset: int) -> None:
+        """Read on in ``file``; a line that has begun goes on there."""
+        if self._file is not None and self._file is not file:
+            self._file.close()
+        self._file = file
         self._offset = offset
-        self._line.clear()
-        self._dropped = False
-        self._print = b"" if self._descriptor is None else _before(self._descriptor, offset)
+        self._print = file.before(offset)
 
-    def _resumed(self) -> tuple[Path, int] | None:
-        """Return the file a cursor names and the place in it, where that is still a line's end."""
-        try:
-            device, inode, offset = (int(part) for part in (self._cursor or "").split(":"))
-        except ValueError:
-            return None
-        for path in _candidates(self.path):
-            try:
-                state = path.stat()
-                if (state.st_dev, state.st_ino) == (device, inode) and _ends_a_line(path, offset):
-                    return path, offset
-            except OSError:
-                continue
-        return None
+    def _here(self, file: Opened) -> Place:
+        return Place(*file.identity, self._offset, zlib.crc32(self._print), self._written)
 
-    def _check_cut_short(self) -> None:
-        """Start again where the file is shorter than our place, or no longer holds what was before it."""
-        descriptor = self._descriptor
-        if descriptor is None:
-            return
-        size = os.fstat(descriptor).st_size
-        if size < self._offset or _before(descriptor, self._offset) != self._print:
-            self._place(0)
+    def _cut_short(self) -> list[Record]:
+        """
+        Where the file no longer holds what was before our place, go on in what it was copied to, if it was.
+
+        After that, and where there is no copy, it is read from its start.
+        """
+        file = self._file
+        if file is None or file.packed:
+            return []
+        state = file.state()
+        if state.st_size >= self._offset and file.before(self._offset) == self._print:
+            self._written = state.st_mtime_ns
+            return []
+        self._next, offset = resumed(self.path, self._here(file))
+        if self._next:
+            self._take(self._next.pop(0), offset)
+            return []
+        left = self._left()
+        self._take(file, 0)
+        return left
 
     def _more(self) -> list[Record]:
         """Return the lines that end in the next chunk that ends any; none only at the end of the file."""
-        if self._descriptor is None:
-            return []
-        while chunk := os.pread(self._descriptor, _CHUNK, self._offset):
-            records = list(self._lines(chunk))
-            self._print = (self._print + chunk)[-_PRINT:]
-            if records:
-                return records
+        file = self._file
+        while file is not None and (chunk := file.pread(_CHUNK, self._offset)):
+            written = chunk if chunk[0] or self._lines.pending else self._past_hole(file, chunk)
+            before, start = self._print, self._offset
+            self._offset += len(written)
+            self._print = _last(before, written, len(written))
+            pieces = self._lines.feed(written)
+            if pieces:
+                return [self._record(piece, start + piece[1], _last(before, written, piece[1])) for piece in pieces]
         return []
 
-    def _lines(self, chunk: bytes) -> Iterator[Record]:
-        start = 0
-        while start < len(chunk):
-            end = _line_end(chunk, start)
-            part = chunk[start : len(chunk) if end < 0 else end]
-            room = self._limit - len(self._line)
-            self._line += part[:room]
-            self._dropped = self._dropped or len(part) > room
-            stop = len(chunk) if end < 0 else end + 1
-            self._offset += stop - start
-            start = stop
-            if end >= 0:
-                yield from self._emit(cut=self._dropped)
+    def _record(self, piece: Piece, offset: int, before: bytes) -> Record:
+        data, _, cut = piece
+        identity = self._file.identity if self._file else (0, 0)
+        return Record(data, cursor=str(Place(*identity, offset, zlib.crc32(before), self._written)), cut=cut)
 
-    def _emit(self, *, cut: bool) -> Iterator[Record]:
-        if self._line:
-            device, inode = self._identity
-            yield Record(bytes(self._line), cursor=f"{device}:{inode}:{self._offset}", cut=cut)
-        self._line.clear()
-        self._dropped = False
+    def _past_hole(self, file: Opened, chunk: bytes) -> bytes:
+        """Return what of a chunk was written: a writer whose file was cut short goes on at its place, behind a hole."""
+        written = chunk.lstrip(b"\0")
+        beyond = self._offset + len(chunk) - len(written)
+        self._offset = beyond if written else max(beyond, file.data_from(self._offset))
+        self._print = file.before(self._offset)
+        return written
+
+    def _left(self) -> list[Record]:
+        """Return the line that began in a file in which nothing will come any more."""
+        return [self._record(piece, self._offset, self._print) for piece in self._lines.flush(cut=True)]
 
     def _turn(self) -> list[Record]:
         """
-        Go over to a new file under the path, once something stands in it and the old one is read to its end.
+        Go over to the next file once this one is read to its end: one rotated since, else what is under the path.
 
-        Until then the old one is followed: a writer that was not told to reopen goes on writing there.
+        The newest rotated one is followed until something stands under the path: a writer that was not told to reopen
+        goes on writing there.
         """
-        try:
-            state = self.path.stat()
-        except FileNotFoundError:
+        if self._file is None:
             return []
-        if (state.st_dev, state.st_ino) == self._identity or state.st_size == 0:
+        if not self._next:
+            try:
+                state = self.path.stat()
+            except FileNotFoundError:
+                return []
+            if (state.st_dev, state.st_ino) == self._file.identity or state.st_size == 0:
+                return []
+            if last := self._more():
+                return last
+            self._next = newer(self.path, self._here(self._file))
+        file = self._next.pop(0) if self._next else opened(self.path)
+        if file is None:
             return []
-        last = self._more()
-        if last:
-            return last
-        left = list(self._emit(cut=True))
-        self.close()
-        self._open()
+        left = self._left()
+        self._take(file, 0)
         return left or self._more()
 
 
-def _line_end(chunk: bytes, start: int) -> int:
-    newline, carriage = chunk.find(b"\n", start), chunk.find(b"\r", start)
-    return min(newline, carriage) if newline >= 0 and carriage >= 0 else max(newline, carriage)
-
-
-def _before(descriptor: int, offset: int) -> bytes:
-    size = min(_PRINT, offset)
-    return os.pread(descriptor, size, offset - size) if size else b""
-
-
-def _candidates(path: Path) -> Iterator[Path]:
-    yield path
-    try:
-        yield from sorted(each for each in path.parent.iterdir() if each.name.startswith(path.stem) and each != path)
-    except OSError:
-        return
-
-
-def _ends_a_line(path: Path, offset: int) -> bool:
-    with path.open("rb") as file:
-        if offset == 0:
-            return True
-        file.seek(offset - 1)
-        return file.read(1) in (b"\n", b"\r")
+def _last(before: bytes, chunk: bytes, end: int) -> bytes:
+    """Return the bytes before ``end`` in ``chunk`` by which the place is known again; ``before`` precede the chunk."""
+    return chunk[end - PRINT : end] if end >= PRINT else (before + chunk[:end])[-PRINT:]

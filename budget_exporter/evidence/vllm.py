@@ -214,7 +214,8 @@ _MEMORY = (
 
 
 def _mark(lead: str, name: str, phase: str | None = None) -> Pattern:
-    return Pattern(lead, re.compile(lead), lambda _: (Mark(name, phase),), budget=False)  # type: ignore[arg-type]
+    life = name in ("alive", "completed")
+    return Pattern(lead, re.compile(lead), lambda _: (Mark(name, phase),), budget=False, life=life)  # type: ignore[arg-type]
 
 
 _MARKS = (

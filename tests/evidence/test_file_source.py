@@ -2,7 +2,9 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import os
+import re
 import shutil
 import threading
 import tracemalloc
@@ -30,6 +32,11 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
+def lines_of(records: Sequence[Record]) -> list[bytes]:
+    """Return the lines of records, of which each may hold several."""
+    return [line for record in records for line in re.split(rb"[\r\n]+", record.data) if line]
+
+
 class Following:
     """A follower of the log and what it has yielded."""
 
@@ -38,12 +45,16 @@ class Following:
         self._batches = source(Roots(rootfs=root), poll=0.01, limit=limit, clock=lambda: NOW).batches(target, cursor)
         self.records: list[Record] = []
 
+    @property
+    def lines(self) -> list[bytes]:
+        return lines_of(self.records)
+
     async def until(self, *lines: bytes) -> None:
-        """Wait until exactly ``lines`` have come, and the follower has said that there is nothing more."""
+        """Wait until exactly ``lines`` have come."""
         async with asyncio.timeout(DEADLINE):
-            while len(self.records) < len(lines):
+            while len(self.lines) < len(lines):
                 self.records += await anext(self._batches)
-        assert [record.data for record in self.records] == list(lines)
+        assert self.lines == list(lines)
 
     async def caught_up(self) -> None:
         async with asyncio.timeout(DEADLINE):
@@ -150,6 +161,130 @@ async def test_copytruncate_is_seen_though_the_file_has_grown_beyond_our_place(l
     await following.until(b"one", b"two", b"three", b"four")
 
 
+async def test_what_was_written_before_a_copytruncate_and_not_yet_read_is_read_from_the_copy(
+    tmp_path: Path, log: Path
+) -> None:
+    """Whatever the moment at which the follower looks: both steps of it are done between two looks here."""
+    tail = Tail(log, None, 100)
+    write(log, b"one\n")
+    assert lines_of(tail.read()) == [b"one"]
+    write(log, b"two\nhal")
+    shutil.copy(log, log.with_name("engine.log.1"))
+    os.truncate(log, 0)
+    write(log, b"three\n")
+    assert read_all(tail) == [b"two", b"hal", b"three"]
+
+
+async def test_a_writer_that_does_not_append_goes_on_behind_a_hole(log: Path) -> None:
+    """copytruncate of a log that a shell's ``>`` opened: the file begins with as many NULs as were cut off."""
+    tail = Tail(log, None, 100)
+    with log.open("wb", buffering=0) as writer:
+        writer.write(b"x" * 99 + b"\n")
+        writer.write(b"one\n" * 100_000)
+        assert len(read_all(tail)) == 100_001
+        os.truncate(log, 0)
+        writer.write(b"two\n")
+        assert read_all(tail) == [b"two"]
+        os.truncate(log, 0)
+        assert read_all(tail) == []
+        writer.write(b"three\n")
+        assert read_all(tail) == [b"three"]
+
+
+def read_all(tail: Tail) -> list[bytes]:
+    """Return the lines up to the end of what is there."""
+    found: list[bytes] = []
+    while records := tail.read():
+        found += lines_of(records)
+    return found
+
+
+def pack(path: Path) -> None:
+    """Pack a file as gzip does: another inode, the same time."""
+    state = path.stat()
+    packed = path.with_name(path.name + ".gz")
+    packed.write_bytes(gzip.compress(path.read_bytes()))
+    os.utime(packed, ns=(state.st_atime_ns, state.st_mtime_ns))
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "newest"),
+    [
+        ("engine.log.3.gz", "engine.log.2.gz", "engine.log.1"),
+        ("engine.log-20260201.gz", "engine.log-20260202.gz", "engine.log-20260203"),
+        ("engine.log.20260203-100029.gz", "engine.log.20260203-110029.gz", "engine.log.20260203-120029"),
+        ("engine-20260201.log", "engine-20260202.log", "engine-20260203.log"),
+    ],
+)
+def test_a_log_rotated_more_than_once_while_nobody_looked_is_read_whole(
+    log: Path, first: str, second: str, newest: str
+) -> None:
+    """Packed or not, whatever the times of the files say."""
+    write(log, b"one\n")
+    tail = Tail(log, None, 100)
+    (record,) = tail.read()
+    tail.close()
+    write(log, b"two\n")
+    for name, line in ((first, b"three\n"), (second, b"four\n"), (newest, b"five\n")):
+        rotated = log.rename(log.with_name(name.removesuffix(".gz")))
+        if name.endswith(".gz"):
+            pack(rotated)
+        write(log, line)
+    write(log.with_name("engine2.log"), b"another\n")
+    write(log.with_name("engine.log.old"), b"another\n")
+    assert read_all(Tail(log, record.cursor, 100)) == [b"two", b"three", b"four", b"five"]
+
+
+def test_a_log_rotated_twice_between_two_looks_is_read_whole(log: Path) -> None:
+    write(log, b"one\n")
+    tail = Tail(log, None, 100)
+    assert read_all(tail) == [b"one"]
+    write(log, b"two\n")
+    log.rename(log.with_name("engine.log.2"))
+    write(log.with_name("engine.log.1"), b"three\n")
+    write(log, b"four\n")
+    assert read_all(tail) == [b"two", b"three", b"four"]
+
+
+def test_a_copied_log_is_found_by_what_is_in_it(log: Path) -> None:
+    write(log, b"one\n")
+    (record,) = Tail(log, None, 100).read()
+    write(log, b"two\n")
+    shutil.copy(log, log.with_name("engine.log.1"))
+    os.truncate(log, 0)
+    write(log, b"three\n")
+    assert read_all(Tail(log, record.cursor, 100)) == [b"two", b"three"]
+
+
+def test_where_the_place_is_gone_all_that_was_written_since_is_read(log: Path) -> None:
+    """Kept too short: what was deleted cannot be had, and what was rotated before we stopped is not read again."""
+    write(log.with_name("engine.log.9"), b"long ago\n")
+    os.utime(log.with_name("engine.log.9"), (1, 1))
+    write(log, b"one\n")
+    (record,) = Tail(log, None, 100).read()
+    log.unlink()
+    write(log.with_name("engine.log.1"), b"three\n")
+    write(log, b"four\n")
+    assert read_all(Tail(log, record.cursor, 100)) == [b"three", b"four"]
+
+
+def test_a_packed_file_that_is_broken_is_read_as_far_as_it_goes(log: Path) -> None:
+    write(log, b"one\n")
+    (record,) = Tail(log, None, 100).read()
+    body = b"".join(f"line {number} {number * 7919 % 1000}\n".encode() for number in range(20_000))
+    write(log, body)
+    rotated = log.rename(log.with_name("engine.log.1"))
+    pack(rotated)
+    packed = log.with_name("engine.log.1.gz")
+    os.truncate(packed, packed.stat().st_size // 2)
+    write(log, b"last\n")
+    found = read_all(Tail(log, record.cursor, 100))
+    assert found[0] == b"line 0 0"
+    assert found[-1] == b"last"
+    assert body.startswith(b"\n".join(found[:-2]))
+
+
 async def test_a_removed_file_that_comes_again_is_read_from_its_start(log: Path, following: Following) -> None:
     write(log, b"one\n")
     await following.until(b"one")
@@ -181,23 +316,34 @@ def test_a_line_of_many_megabytes_is_never_held_whole_and_is_not_the_end_of_the_
     assert peak < 4 << 20
 
 
+def test_a_line_over_the_limit_among_others_is_cut_alone(log: Path) -> None:
+    write(log, b"one\n" + b"x" * 101 + b"\r" + b"y" * 100 + b"\ntwo\n")
+    records = Tail(log, None, 100).read()
+    assert [(record.data[:3], len(record.data), record.cut) for record in records] == [
+        (b"one", 3, False), (b"xxx", 100, True), (b"yyy", 100, False), (b"two", 3, False),
+    ]  # fmt: skip
+
+
 async def test_resuming_by_cursor_neither_loses_nor_repeats(tmp_path: Path, log: Path, following: Following) -> None:
-    write(log, b"one\ntwo\nthree\n")
+    for line in (b"one", b"two", b"three"):
+        await following.caught_up()
+        write(log, line + b"\n")
     await following.until(b"one", b"two", b"three")
     for seen, left in ((0, (b"two", b"three")), (1, (b"three",)), (2, ())):
         again = Following(tmp_path, following.records[seen].cursor)
         await again.until(*left)
         await again.caught_up()
-        assert len(again.records) == len(left)
+        assert again.lines == list(left)
         await again.end()
 
 
 async def test_resuming_reads_the_rest_of_a_file_that_was_renamed_meanwhile(
     tmp_path: Path, log: Path, following: Following
 ) -> None:
-    write(log, b"one\ntwo\n")
-    await following.until(b"one", b"two")
+    write(log, b"one\n")
+    await following.until(b"one")
     await following.end()
+    write(log, b"two\n")
     log.rename(log.with_name("engine.log.1"))
     write(log, b"three\n")
     again = Following(tmp_path, following.records[0].cursor)

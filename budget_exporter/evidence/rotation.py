@@ -1,0 +1,278 @@
+"""
+The files one log is spread over once it was rotated: which they are, in what order, and which holds a known place.
+
+Rotated files are recognised by their name beside the log: ``NAME.1``, ``NAME.2.gz``, ``NAME-20260203``,
+``NAME.20260203-100029.gz``, ``STEM-20260203.SUFFIX``, ``STEM.1.SUFFIX``. Packed ones are read where Python can (gz,
+bz2, xz). A place is found again by device and inode, or by the bytes before it, as a copied or packed file has another
+inode. What is not found: files moved to another directory, packed by zstd, or deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import stat
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from budget_exporter.errors import SourceError
+
+if TYPE_CHECKING:
+    import bz2
+    import gzip
+    import lzma
+
+__all__ = ["PRINT", "Opened", "Place", "newer", "opened", "resumed"]
+
+PRINT = 64
+"""Bytes before a place that are compared: a file cut short and refilled beyond it no longer holds them."""
+_PACKED = (".gz", ".bz2", ".xz")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """
+    A line's end in one file.
+
+    ``checksum`` is that of the bytes before it, None where it is not known; ``written`` is when the file had last been
+    written to, in nanoseconds of Unix time, as far as it had been read.
+    """
+
+    device: int
+    inode: int
+    offset: int
+    checksum: int | None = None
+    written: int = 0
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        """Return device and inode."""
+        return self.device, self.inode
+
+    def __str__(self) -> str:
+        """Return the cursor that stands for it."""
+        return f"{self.device}:{self.inode}:{self.offset}:{self.checksum}:{self.written}"
+
+    @classmethod
+    def of(cls, cursor: str | None) -> Place | None:
+        """Return the place a cursor stands for, None for one that makes no sense."""
+        parts = (cursor or "").split(":")
+        if not 3 <= len(parts) <= 5 or not all(part.isdecimal() and len(part) < 20 for part in parts):  # noqa: PLR2004
+            return None
+        numbers = [int(part) for part in parts]
+        return cls(*numbers)
+
+
+class Opened:
+    """An open log file, plain or packed; ``pread`` is all that is wanted of it."""
+
+    def __init__(self, path: Path) -> None:
+        """Open ``path``; raise OSError where that cannot be done, SourceError where it is no regular file."""
+        self.path = path
+        # A FIFO would block, and opening it would take another reader's lines.
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        state = self.state()
+        if not stat.S_ISREG(state.st_mode):
+            self.close()
+            raise SourceError(f"{path}: not a regular file")
+        self.identity = (state.st_dev, state.st_ino)
+        self._packed = _unpacker(path, self._descriptor)
+
+    def state(self) -> os.stat_result:
+        """Return the file's state now."""
+        return os.fstat(self._descriptor)
+
+    def pread(self, size: int, offset: int) -> bytes:
+        """Return up to ``size`` bytes from ``offset`` on; a packed file ends where it is broken."""
+        if self._packed is None:
+            return os.pread(self._descriptor, size, offset)
+        data = b""
+        with contextlib.suppress(OSError, EOFError, ValueError, zlib.error, _lzma_error()):
+            if self._packed.tell() != offset:
+                self._packed.seek(offset)
+            if self._packed.tell() == offset:
+                # Not read(): what lies before a damage would go down with it.
+                while more := self._packed.read1(size - len(data)):
+                    data += more
+        return data
+
+    def before(self, offset: int) -> bytes:
+        """Return the bytes before ``offset`` by which a place is known again."""
+        size = min(PRINT, offset)
+        return self.pread(size, offset - size) if size else b""
+
+    def data_from(self, offset: int) -> int:
+        """Return where the next byte that was written stands: a file cut short under its writer begins with a hole."""
+        try:
+            return os.lseek(self._descriptor, offset, os.SEEK_DATA)
+        except OSError:
+            return offset
+
+    @property
+    def packed(self) -> bool:
+        """Return whether its bytes are not those of the lines."""
+        return self._packed is not None
+
+    def close(self) -> None:
+        """Close it."""
+        os.close(self._descriptor)
+
+
+def _unpacker(path: Path, descriptor: int) -> gzip.GzipFile | bz2.BZ2File | lzma.LZMAFile | None:
+    """Return a reader of what is packed in a file, None for a plain one; the libraries are loaded only then."""
+    if path.suffix not in _PACKED:
+        return None
+    raw = os.fdopen(descriptor, "rb", closefd=False)
+    if path.suffix == ".gz":
+        import gzip  # noqa: PLC0415 - rarely needed
+
+        return gzip.GzipFile(fileobj=raw)
+    if path.suffix == ".bz2":
+        import bz2  # noqa: PLC0415 - rarely needed
+
+        return bz2.BZ2File(raw)
+    import lzma  # noqa: PLC0415 - rarely needed
+
+    return lzma.LZMAFile(raw)
+
+
+def _lzma_error() -> type[Exception]:
+    import lzma  # noqa: PLC0415 - rarely needed
+
+    return lzma.LZMAError
+
+
+def opened(path: Path) -> Opened | None:
+    """Open a file if it is there; raise OSError or SourceError where it is and cannot be read."""
+    try:
+        return Opened(path)
+    except FileNotFoundError:
+        return None
+
+
+def resumed(path: Path, place: Place) -> tuple[list[Opened], int]:
+    """
+    Return the files to read on from ``place``, oldest first and opened, and the offset in the first of them.
+
+    The log's own file, ``path``, is only among them where the place is in it. Where the place is in none of them, all
+    rotated files that were written to after it are to be read.
+    """
+    if _in_log(path, place):
+        return [Opened(path)], place.offset
+    files = _rotated(path)
+    same = [i for i, file in enumerate(files) if file.identity == place.identity]
+    copies = range(len(files) - 1, -1, -1) if place.checksum is not None else ()
+    for i in (*same, *copies):
+        if _holds(files[i].path, place):
+            return _open(files[i:]), place.offset
+    return _open([file for file in files if place.written and file.written > place.written]), 0
+
+
+def newer(path: Path, place: Place) -> list[Opened]:
+    """Return the rotated files that came after the one ``place`` is the end of, oldest first and opened."""
+    files = _rotated(path)
+    for i, file in enumerate(files):
+        if file.identity == place.identity:
+            return _open(files[i + 1 :])
+    return _open([file for file in files if file.written > place.written])
+
+
+@dataclass(frozen=True, slots=True)
+class _Rotated:
+    path: Path
+    state: os.stat_result
+    number: int | None
+    date: str
+
+    @property
+    def identity(self) -> tuple[int, int]:
+        return self.state.st_dev, self.state.st_ino
+
+    @property
+    def written(self) -> int:
+        return self.state.st_mtime_ns
+
+
+def _rotated(path: Path) -> list[_Rotated]:
+    """Return the rotated files beside ``path``, oldest first."""
+    name = re.escape(path.name)
+    stem, suffix = re.escape(path.stem), re.escape(path.suffix)
+    mark = r"[.-](?:(?P<{0}n>\d{{1,4}})|(?P<{0}d>\d{{6,8}}[\dTZ_.-]{{0,24}}))"
+    pattern = re.compile(
+        rf"(?:{name}{mark.format('a')}|{stem}{mark.format('b')}{suffix})(?:\.(?:gz|bz2|xz))?", re.ASCII
+    )
+    found = []
+    with os.scandir(path.parent) as entries:
+        for entry in entries:
+            match = pattern.fullmatch(entry.name)
+            if match is None or entry.name == path.name:
+                continue
+            with contextlib.suppress(OSError):
+                state = entry.stat()
+                number = match["an"] or match["bn"]
+                date = match["ad"] or match["bd"] or ""
+                found.append(_Rotated(Path(entry.path), state, int(number) if number else None, date))
+    return _once(_ordered(found))
+
+
+def _ordered(files: Sequence[_Rotated]) -> list[_Rotated]:
+    """Order by the names where they agree on a style (packing may touch the time of a file), else by time."""
+    if all(file.number is not None for file in files):
+        return sorted(files, key=lambda file: (-(file.number or 0), file.written))
+    if all(file.date for file in files):
+        return sorted(files, key=lambda file: (file.date, file.written))
+    return sorted(files, key=lambda file: file.written)
+
+
+def _once(files: Sequence[_Rotated]) -> list[_Rotated]:
+    """Drop a packed file beside the plain one it is being made of."""
+    plain = {file.path.name for file in files}
+    return [file for file in files if file.path.suffix not in _PACKED or file.path.stem not in plain]
+
+
+def _in_log(path: Path, place: Place) -> bool:
+    try:
+        state = path.stat()
+    except OSError:
+        return False
+    return (state.st_dev, state.st_ino) == place.identity and _holds(path, place)
+
+
+def _holds(path: Path, place: Place) -> bool:
+    """Return whether a file holds, before a place, what stood there; without a checksum, whether a line ends there."""
+    try:
+        file = opened(path)
+    except (OSError, SourceError):
+        return False
+    if file is None:
+        return False
+    try:
+        before = file.before(place.offset)
+    except OSError:
+        return False
+    finally:
+        file.close()
+    if len(before) != min(PRINT, place.offset):
+        return False
+    if place.checksum is None:
+        return place.offset == 0 or before[-1:] in (b"\n", b"\r")
+    return zlib.crc32(before) == place.checksum
+
+
+def _open(files: Sequence[_Rotated]) -> list[Opened]:
+    """Open files that were listed a moment ago; one that another rotation has renamed since is left to its new name."""
+    found = []
+    for file in files:
+        with contextlib.suppress(OSError, SourceError):
+            one = opened(file.path)
+            if one is None:
+                continue
+            if one.identity == file.identity:
+                found.append(one)
+            else:
+                one.close()
+    return found

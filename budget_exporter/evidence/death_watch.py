@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-from budget_exporter.evidence.deaths import CAUSE_OF_PHASE
-from budget_exporter.evidence.statements import Death
+from budget_exporter.evidence.phases import CAUSE_OF_PHASE, earlier
+from budget_exporter.evidence.statements import Allocation, Death
 from budget_exporter.facts.boot import Cause, Failure, Phase
 
 __all__ = ["DeathWatch"]
@@ -41,14 +41,43 @@ class DeathWatch:
     last_word: bool = False
     heard: float = 0.0
     exception_at: float | None = None
-    hints: dict[Hashable, tuple[Phase, bool]] = field(default_factory=dict)
-    """Innermost known frame of a process's latest traceback, and whether it is more than "the engine was running"."""
+    hints: dict[Hashable, tuple[Phase, int]] = field(default_factory=dict)
+    """
+    Innermost known frame of a process's latest traceback, and how sure it is.
 
-    def frame(self, process: Hashable, phase: Phase, *, strong: bool) -> None:
-        """Note a frame of ``process``'s traceback."""
-        known = self.hints.get(process)
-        if strong or known is None or not known[1]:
-            self.hints[process] = (phase, strong)
+    2 for a frame of one phase, 1 for "the engine was running", 0 for code that mostly runs in one phase.
+    """
+    allocation: Allocation | None = None
+    """The allocator's account of the root."""
+    boot_failed: bool = False
+    """Whether a parent said that the engine never came up."""
+    trouble: Failure | None = None
+    """Where a process said that it failed, while none has said why."""
+    handlers: int = 0
+    """Requests that ended because the engine was dead."""
+    one_running: bool = False
+
+    def frame(self, process: Hashable, phase: Phase, sure: int = 2) -> None:
+        """Note a frame of ``process``'s traceback, unless a surer one is known."""
+        if sure and sure >= self.hints.get(process, (phase, 0))[1]:
+            self.hints[process] = (phase, sure)
+        else:
+            self.hints.setdefault(process, (phase, sure))
+
+    def hint(self, *, weak: bool = False) -> Phase | None:
+        """Return the phase the frames of the process tell that died; the ``weak`` ones only where asked for."""
+        process = self.process if self.root is not None and self.process in self.hints else None
+        found = self.hints.get(process) or max(self.hints.values(), key=lambda known: known[1], default=None)
+        return None if found is None or (found[1] == 0 and not weak) else found[0]
+
+    @property
+    def alone(self) -> bool:
+        """Return whether exactly one request is known to have been under way."""
+        return self.one_running or self.handlers == 1
+
+    def note(self, failure: Failure) -> None:
+        """Note that a process said that it failed; why may follow."""
+        self.trouble = self.trouble or failure
 
     def traceback(self, process: Hashable) -> None:
         """Forget the frames of the process's previous traceback."""
@@ -56,7 +85,7 @@ class DeathWatch:
 
     def method(self, process: Hashable, phase: Phase) -> None:
         """Note the worker method that failed (V0: ``while processing method load_model``), told before or after."""
-        self.hints[process] = (phase, True)
+        self.hints[process] = (phase, 2)
         if self.root is not None and self.root.cause == "unknown" and self.by_phase:
             self.root = replace(self.root, phase=phase, cause=CAUSE_OF_PHASE.get(phase, "unknown"))
 
@@ -68,7 +97,7 @@ class DeathWatch:
         if death.kind == "root":
             cause, where = self._cause(death, phase, process, served=served)
             failure = Failure(at, where, cause, rank if rank is not None else death.local_rank, death.tried, death.free)
-            self._root(failure, process, by_phase=death.cause is None)
+            self._root(failure, process, death)
         elif death.kind == "refine":
             self._refine(death, at, rank)
         elif death.kind == "other":
@@ -79,26 +108,38 @@ class DeathWatch:
     def _cause(self, death: Death, phase: Phase, process: Hashable, *, served: bool) -> tuple[Cause, Phase]:
         if death.cause is not None:
             return death.cause, death.phase or phase
-        hint, _ = self.hints.get(process, (None, False))
+        hint, sure = self.hints.get(process, (None, 0))
+        hint = hint if sure else None
         where = phase if phase == "sleeping" or (phase == "serving" and hint != "sleeping") else hint or phase
         if where == "serving" and phase == "serving" and not served:
             return "first_request_oom", where
         return CAUSE_OF_PHASE.get(where, "unknown"), where
 
-    def _root(self, failure: Failure, process: Hashable, *, by_phase: bool) -> None:
-        known = self.root
+    def _root(self, failure: Failure, process: Hashable, death: Death) -> None:
+        known, by_phase = self.root, death.cause is None
         if (
             known is None
             or self.tentative
             or self._stale(failure.at)
             or (known.cause == "unknown" and not self.by_phase)
+            # No boot comes so far as the one and then dies of the other: they are two deaths in one excerpt, and the
+            # one of the earlier phase must be got over first.
+            or (death.cause is not None and not self.by_phase and earlier(failure.phase, known.phase))
         ):
             self.root, self.by_phase, self.tentative, self.outlived = failure, by_phase, False, False
-            self.process = process
+            self.process, self.allocation = process, death.allocation
         elif known.tried is None and failure.tried is not None and (self.by_phase or known.cause.endswith("oom")):
             self.root = replace(known, tried=failure.tried, free=failure.free, rank=_first(known.rank, failure.rank))
-        elif known.free is None and known.tried == failure.tried:
-            self.root = replace(known, free=failure.free)
+            self.allocation = death.allocation
+        elif known.tried == failure.tried and process == self.process:
+            self._fill(failure, death)
+
+    def _fill(self, again: Failure, death: Death) -> None:
+        """Take what the same sentence tells when it is read to its end, or printed again."""
+        if self.root is not None and self.root.free is None:
+            self.root = replace(self.root, free=again.free)
+        if self.allocation is None or self.allocation.slack is None:
+            self.allocation = death.allocation
 
     def _stale(self, at: float) -> bool:
         return self.outlived and self.root is not None and at - self.root.at > _SAME_DEATH
@@ -126,6 +167,8 @@ class DeathWatch:
 
     def progress(self, process: Hashable, *, serving: bool, alive: bool) -> None:
         """Take in a sign of life of ``process``; some make a suspected death none."""
+        if serving or alive:
+            self.trouble = None
         if self.root is None or self.ended:
             return
         if serving or (self.tentative and process == self.process):

@@ -28,17 +28,17 @@ __all__ = ["PATTERNS"]
 _N = NUMBER
 _I = INTEGER
 _VALUE = (
-    rf"(?:\s*\([^)\n]{{0,80}}\))?[\s:]*(?<=[\s:])(?P<value>{_N})(?P<rest>\s*\n|\s*GiB(?=\s)[^\n]*\n|\s{{2,}}\S[^\n]*\n)"
+    rf"(?:\s*\([^)\n]{{0,80}}\))?[\s:]*(?<=[\s:])(?P<%s>{_N})(?P<rest>\s*\n|\s*GiB(?=\s)[^\n]*\n|\s{{2,}}\S[^\n]*\n)"
 )
 _GAP = r"(?:\s*\([^\)]{0,80}\))?(?:\s{2,}|\s*:\s*)"
 
 
 def _row(label: str, name: str, decimals: int = 2) -> Pattern:
     def make(match: re.Match[str]) -> Iterable[Statement]:
-        yield PlanFact(name, figure(match["value"], "GiB", decimals))
+        yield PlanFact(name, figure(match[name], "GiB", decimals))
         yield from _notes(name, match["rest"])
 
-    return Pattern(rf"^\W{{0,20}}{label}{_GAP}[-\d]", re.compile(rf"^\W{{0,20}}{label}{_VALUE}"), make)
+    return Pattern(rf"^\W{{0,20}}{label}{_GAP}[-\d]", re.compile(rf"^\W{{0,20}}{label}{_VALUE % name}"), make)
 
 
 def _notes(name: str, rest: str) -> Iterable[Statement]:
@@ -53,13 +53,13 @@ def _notes(name: str, rest: str) -> Iterable[Statement]:
 
 
 def _overhead(match: re.Match[str]) -> Iterable[Statement]:
-    yield RankFact("overhead_planned", figure(match[1], "GiB"))
-    yield RankFact("overhead_measured", figure(match[2], "GiB"))
+    yield RankFact("overhead_planned", figure(match["overhead_planned"], "GiB"))
+    yield RankFact("overhead_measured", figure(match["overhead_measured"], "GiB"))
 
 
 def _price(match: re.Match[str]) -> Iterable[Statement]:
-    yield RankFact("kv_bytes_per_token_planned", count(match[1]))
-    yield RankFact("kv_bytes_per_token_measured", count(match[2]))
+    yield RankFact("kv_bytes_per_token_planned", count(match["kv_bytes_per_token_planned"]))
+    yield RankFact("kv_bytes_per_token_measured", count(match["kv_bytes_per_token_measured"]))
 
 
 def _refused(match: re.Match[str]) -> Iterable[Statement]:
@@ -69,9 +69,9 @@ def _refused(match: re.Match[str]) -> Iterable[Statement]:
 
 
 def _locked(match: re.Match[str]) -> Iterable[Statement]:
-    yield BootFact("ple_locked", figure(match[1], "GiB", 0))
-    if match[2] is not None:
-        yield BootFact("ple_not_locked", figure(match[2], "GiB", 0))
+    yield BootFact("ple_locked", figure(match["ple_locked"], "GiB", 0))
+    if match["ple_not_locked"] is not None:
+        yield BootFact("ple_not_locked", figure(match["ple_not_locked"], "GiB", 0))
 
 
 PATTERNS = (
@@ -84,17 +84,25 @@ PATTERNS = (
     _row("host-backed experts", "host_experts", decimals=0),
     Pattern(
         "runtime overhead planned",
-        re.compile(rf"runtime overhead planned ({_N}) GiB, measured ({_N}) GiB(?![A-Za-z])"),
+        re.compile(
+            rf"runtime overhead planned (?P<overhead_planned>{_N}) GiB, "
+            rf"measured (?P<overhead_measured>{_N}) GiB(?![A-Za-z])"
+        ),
         _overhead,
     ),
     Pattern(
         r"KV planned",
-        re.compile(rf"KV planned ({_I}) B/token, measured ({_I}) B/token"),
+        re.compile(
+            rf"KV planned (?P<kv_bytes_per_token_planned>{_I}) B/token, "
+            rf"measured (?P<kv_bytes_per_token_measured>{_I}) B/token"
+        ),
         _price,
     ),
     Pattern(
         r"PLE offload: locked",
-        re.compile(rf"PLE offload: locked ({_N}) GiB(?:, FAILED to lock ({_N}) GiB| of PLE)"),
+        re.compile(
+            rf"PLE offload: locked (?P<ple_locked>{_N}) GiB(?:, FAILED to lock (?P<ple_not_locked>{_N}) GiB| of PLE)"
+        ),
         _locked,
     ),
     Pattern("ExpertPlanError", re.compile(r"ExpertPlanError: (.*)"), _refused, budget=False),

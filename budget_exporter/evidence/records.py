@@ -40,7 +40,8 @@ class Line:
     One line of an engine without its envelope.
 
     ``stamp`` is the line's own ``MM-DD HH:MM:SS`` (no year, no zone), ``at`` Unix seconds where an outer stamp with a
-    zone told them. ``cut`` says that the end of the text is not known to be the end of what was written.
+    zone told them. ``cut`` says that the end of the text is not known to be the end of what was written, ``number`` is
+    that of its physical line where somebody asks for it.
     """
 
     text: str
@@ -49,6 +50,7 @@ class Line:
     stamp: str = ""
     at: float | None = None
     cut: bool = False
+    number: int = 0
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]|\^\[\[[0-9;]*m")
@@ -65,6 +67,11 @@ _LEVEL = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL) (?P<stamp>\d\d-\d\d \d\d:\d\d:\d\d)(?:[.,]\d+)? "
     r"(?:\[[^\]]{1,200}:\d+\]|[\w./-]{1,200}:\d+\]) ?"
 )
+_NEURON = re.compile(
+    r"\s*\d{4}-[A-Z][a-z]{2}-\d\d \d\d:\d\d:\d\d\.\d{1,9}\s+(?P<pid>\d{1,10}):\d{1,10}\s+"
+    r"(?P<level>DEBUG|INFO|WARN|ERROR|FATAL)\s+"
+)
+"""libnrt's own prefix, which it writes past vLLM's: date, process and thread."""
 _LEVEL_LOST = re.compile(r"\[[\w/.-]+\.py:\d+\] ")
 _GROUP = re.compile(r"(?:_| )(DP|PP|PCP|TP|DCP|EP)(\d{1,6})")
 _NUMBERED = re.compile(r"(?:EngineCore|ApiServer)_(\d{1,6})$|VllmWorker-(\d{1,6})$")
@@ -156,6 +163,9 @@ def _peel(piece: str, at: float | None, cut: bool) -> Line:
     if level is None:
         text, outer_at, rank = _outer(text)
         at = outer_at or at
+        neuron = _NEURON.match(text)
+        if neuron is not None:
+            return _from_neuron(neuron, at, cut)
         head, text = _own_prefixes(text)
         lost = _LEVEL_LOST.match(text)
         text = text[lost.end() :] if lost else text
@@ -170,6 +180,16 @@ def _peel(piece: str, at: float | None, cut: bool) -> Line:
         writer=_writer(head, rank),
         level=level["level"] if level else "",
         stamp=level["stamp"] if level else "",
+        at=at,
+        cut=cut,
+    )
+
+
+def _from_neuron(prefix: re.Match[str], at: float | None, cut: bool) -> Line:
+    return Line(
+        text=prefix.string[prefix.end() :].rstrip(),
+        writer=Writer(pid=int(prefix["pid"])),
+        level=prefix["level"].replace("FATAL", "CRITICAL"),
         at=at,
         cut=cut,
     )

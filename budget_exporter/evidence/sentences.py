@@ -11,7 +11,7 @@ from budget_exporter.evidence.prefilter import prefilter
 from budget_exporter.evidence.records import Line
 from budget_exporter.evidence.statements import Death, Mark, Pattern, Reading, Statement, read
 
-__all__ = ["INTEREST", "NEWS", "TABLE", "Sentences"]
+__all__ = ["INTEREST", "NEWS", "TABLE", "TABLES", "Sentences", "Tables"]
 
 _PATTERNS: tuple[Pattern, ...] = (
     *vllm.PATTERNS,
@@ -27,6 +27,19 @@ INTEREST = prefilter(pattern.lead for pattern in _PATTERNS)
 """The pre-filter: a line in which it finds nothing says nothing of a budget and is not decoded."""
 NEWS = prefilter(pattern.lead for pattern in _PATTERNS if not pattern.life)
 """The same without signs of life, which a busy engine prints for every request."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What a reader looks for: rows and the pre-filters made of them; ``figures`` asks for the numbers as printed."""
+
+    rows: Sequence[tuple[re.Pattern[str], Pattern]]
+    interest: re.Pattern[bytes]
+    news: re.Pattern[bytes]
+    figures: bool = False
+
+
+TABLES = Tables(TABLE, INTEREST, NEWS)
 _ENDED = re.compile(r"(?:\)|[^\d\s.]\.)\s*$")
 _TORN = "\0"
 """Stands where a break may have torn a number: two halves that only happen to follow each other make a third number."""
@@ -48,8 +61,8 @@ class _Held:
 class Sentences:
     """Read line after line; a sentence that was wrapped is read when its end has come."""
 
-    def __init__(self, table: Sequence[tuple[re.Pattern[str], Pattern]]) -> None:
-        self._table = table
+    def __init__(self, tables: Tables = TABLES) -> None:
+        self._tables = tables
         self._held: _Held | None = None
         self.unparsed = 0
         """Lines that led a figure and whose figure could not be read, not even with the lines after them."""
@@ -65,11 +78,14 @@ class Sentences:
         if whole is not None:
             yield whole
             return
-        reading = read(line.text, self._table, cut=line.cut)
+        reading = self._read(line.text, cut=line.cut)
         if reading.unparsed or _open_ended(reading.statements, line.text):
             self._drop()
             self._held = _Held(line, line.text, line.text, _LINES, reading.unparsed)
         yield reading, line
+
+    def _read(self, text: str, *, cut: bool) -> Reading:
+        return read(text, self._tables.rows, cut=cut, figures=self._tables.figures)
 
     def _continued(self, line: Line) -> tuple[Reading, Line] | None:
         held = self._held
@@ -96,7 +112,7 @@ class Sentences:
         """Return what the lines say as one, where joining with and without a space does not disagree."""
         found: list[Reading] = []
         for text in (held.glued, held.spaced):
-            reading = read(text, self._table, cut=cut)
+            reading = self._read(text, cut=cut)
             if reading.statements and not reading.unparsed and not _open_ended(reading.statements, text):
                 found.append(reading)
         best = [each for each in found if _told(each) == max(_told(other) for other in found)]
@@ -108,15 +124,20 @@ def _digit(char: str) -> bool:
 
 
 def _open_ended(statements: Sequence[Statement], text: str) -> bool:
-    """Tell whether an OOM sentence breaks off before it told what was free."""
-    told = any(isinstance(said, Death) and said.tried is not None and said.free is None for said in statements)
-    return told and _ENDED.search(text) is None
+    """Tell whether an OOM sentence breaks off before it told what was free, and what else it has to tell."""
+    return _ENDED.search(text) is None and any(isinstance(said, Death) and _halved(said) for said in statements)
+
+
+def _halved(death: Death) -> bool:
+    said = death.allocation
+    whole = said is None or said.total is None or said.slack is not None
+    return death.tried is not None and (death.free is None or not whole)
 
 
 def _told(reading: Reading) -> int:
-    """Count what a reading tells: a failure with the free size tells more than one without."""
+    """Count what a reading tells: a failure with all sizes tells more than one without."""
     deaths = [said for said in reading.statements if isinstance(said, Death)]
-    return len(reading.statements) + sum(said.free is not None for said in deaths)
+    return len(reading.statements) + sum((said.free is not None) + (not _halved(said)) for said in deaths)
 
 
 def _figures(reading: Reading) -> list[Statement]:

@@ -64,22 +64,29 @@ def _runner(match: re.Match[str]) -> Iterable[Statement]:
 
 
 def _config(match: re.Match[str]) -> Iterable[Statement]:
-    names = {"max_seq_len": "max_model_len", "tensor_parallel_size": "tp", "pipeline_parallel_size": "pp"}
-    yield BootFact(names[match[1]], count(match[2]))
+    for name, number in match.groupdict().items():
+        if number is not None:
+            yield BootFact(name, count(number))
 
 
 def _length(match: re.Match[str]) -> Iterable[Statement]:
-    yield BootFact("max_model_len", count(match[1]))
+    yield BootFact("max_model_len", count(match["max_model_len"]))
 
 
 def _concurrency(match: re.Match[str]) -> Iterable[Statement]:
-    yield BootFact("max_model_len", count(match[1]))
-    yield BootFact("kv_concurrency", float(match[2].replace(",", "")))
+    yield BootFact("max_model_len", count(match["max_model_len"]))
+    yield BootFact("kv_concurrency", float(match["kv_concurrency"].replace(",", "")))
 
 
 def _tokens(match: re.Match[str]) -> Iterable[Statement]:
     yield Mark("kv_size", "allocating_kv")
-    yield BootFact("kv_tokens", count(match[1]))
+    yield BootFact("kv_tokens", count(match["kv_tokens"]))
+
+
+def _blocks(match: re.Match[str]) -> Iterable[Statement]:
+    """Take the blocks of the V0 engine and of the first V1 releases, which do not tell tokens."""
+    yield Mark("kv_size", "allocating_kv")
+    yield RankFact("kv_blocks", count(match["kv_blocks"]))
 
 
 def _rank_of(match: re.Match[str]) -> Iterable[Statement]:
@@ -98,6 +105,8 @@ def _loaded(match: re.Match[str]) -> Iterable[Statement]:
 
 _SNAPSHOT = rf"(?P<free_at_init>{_N})/(?P<size_at_init>{_N})\s?GiB"
 _DEVICE = "Free memory on device"
+_DEVICES = ("GPU", "cuda", "CUDA", "rocm", "hpu", "HPU", "xpu", "XPU", "TPU", "tpu", "npu", "NPU", "neuron")
+"""How a line of blocks names what it counts them on: ``GPU`` up to 0.6, the platform's own name after."""
 _IDENTITY = (
     Pattern(
         r"\bversion \d",
@@ -124,7 +133,10 @@ _IDENTITY = (
     ),
     Pattern(
         r"LLM engine \(v",
-        re.compile(r"[ (](max_seq_len|tensor_parallel_size|pipeline_parallel_size)=(\d{1,12}),"),
+        re.compile(
+            r"[ (](?:max_seq_len=(?P<max_model_len>\d{1,12})|tensor_parallel_size=(?P<tp>\d{1,12})"
+            r"|pipeline_parallel_size=(?P<pp>\d{1,12})),"
+        ),
         _config,
         budget=False,
     ),
@@ -132,10 +144,12 @@ _IDENTITY = (
     Pattern(
         "Resolved architecture", re.compile(r"Resolved architecture: (?P<architecture>\w+)\s"), _identity, budget=False
     ),
-    Pattern("Using max model len", re.compile(rf"Using max model len ({_I})\s"), _length, budget=False),
+    Pattern(
+        "Using max model len", re.compile(rf"Using max model len (?P<max_model_len>{_I})\s"), _length, budget=False
+    ),
     Pattern(
         "Auto-fit max_model_len",
-        re.compile(r"Auto-fit max_model_len: .{0,80}? to (\d{1,12})[\s.]"),
+        re.compile(r"Auto-fit max_model_len: .{0,80}? to (?P<max_model_len>\d{1,12})[\s.]"),
         _length,
         budget=False,
     ),
@@ -168,6 +182,12 @@ _MEMORY = (
     _row("model weights take", rf"non_torch_memory takes (?P<non_torch>{_N})\s?GiB"),
     _row("model weights take", rf"activation peak memory takes (?P<activation>{_N})\s?GiB"),
     _row("model weights take", rf"reserved for KV Cache is (?P<kv_available>{_N})\s?GiB"),
+    _row("total_gpu_memory=", rf"[\s,]total_gpu_memory=(?P<size_at_init>{_N})\s?GiB"),
+    _row("total_gpu_memory=", rf"[\s,]initial_memory_usage=(?P<used_at_init>{_N})\s?GiB"),
+    _row("total_gpu_memory=", rf"[\s,]peak_torch_memory=(?P<peak_torch>{_N})\s?GiB"),
+    _row("total_gpu_memory=", rf"[\s,]memory_usage_post_profile=(?P<used_after_profile>{_N})\s?GiB"),
+    _row("total_gpu_memory=", rf"[\s,]non_torch_memory=(?P<non_torch>{_N})\s?GiB"),
+    _row("total_gpu_memory=", rf"[\s,]kv_cache_size=(?P<kv_available>{_N})\s?GiB"),
     _row(
         "the current vLLM instance can use",
         rf"total_gpu_memory \((?P<size_at_init>{_N})\s?GiB\) x gpu_memory_utilization \({_N}\) = "
@@ -175,6 +195,13 @@ _MEMORY = (
     ),
     _row(_DEVICE, rf"{_DEVICE}(?: \S{{1,40}})? \({_SNAPSHOT}(?=[) ])"),
     _row(_DEVICE, rf"esired GPU memory utilization (?:is )?\({_N}, (?P<requested>{_N})\s?GiB\)"),
+    # The suggestion comes after the capture and before the sampler is warmed up.
+    Pattern(
+        "Current kv cache memory in use",
+        re.compile("Current kv cache memory in use is"),
+        lambda _: (Mark("captured", "warming_up"),),
+        budget=False,
+    ),
     _row(_DEVICE, rf"(?P<weights>{_N})\s?GiB for weights?,"),
     _row(_DEVICE, rf"(?P<non_torch>{_N})\s?GiB for non-torch memory"),
     _row(_DEVICE, rf"(?P<consumed>{_N})\s?GiB for consumed memory"),
@@ -193,28 +220,28 @@ _MEMORY = (
     Pattern(
         "Available KV cache memory", re.compile(rf"Available KV cache memory: (?P<kv_available>{_N})\s?GiB"), _available
     ),
-    Pattern(
-        "GiB for KV cache on node",
-        re.compile(rf"Auto set \((?P<kv_available>{_N})/{_N}\) GiB for KV cache on node"),
-        _available,
-    ),
-    Pattern(
-        "GiB for KV cache on node",
-        re.compile(rf"Explicitly set \((?P<kv_reserved>{_N})/{_N}\) GiB for KV cache on node"),
-        _available,
-    ),
-    _row("GiB for KV cache on node", rf"with (?P<requested>{_N}) GiB requested memory for the worker"),
     _row("frontend multimodal decoding", rf"Reserving (?P<multimodal>{_N})\s?GiB of GPU memory for frontend"),
     _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N})\s?GiB"),
-    Pattern("KV cache size:", re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: ({_I}) tokens"), _tokens),
     Pattern(
-        "Maximum concurrency", re.compile(rf"Maximum concurrency for ({_I}) tokens per request: ({_N})x"), _concurrency
+        "KV cache size:",
+        re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: (?P<kv_tokens>{_I}) tokens"),
+        _tokens,
+    ),
+    Pattern(
+        "|".join(f"# {device} blocks: " for device in _DEVICES),
+        re.compile(rf"# (?:{'|'.join(_DEVICES)}) blocks: (?P<kv_blocks>{_I})(?=[,\s])"),
+        _blocks,
+    ),
+    Pattern(
+        "Maximum concurrency",
+        re.compile(rf"Maximum concurrency for (?P<max_model_len>{_I}) tokens per request: (?P<kv_concurrency>{_N})x"),
+        _concurrency,
     ),
 )
 
 
 def _mark(lead: str, name: str, phase: str | None = None) -> Pattern:
-    life = name in ("alive", "completed")
+    life = name in ("alive", "asked", "completed")
     return Pattern(lead, re.compile(lead), lambda _: (Mark(name, phase),), budget=False, life=life)  # type: ignore[arg-type]
 
 
@@ -230,14 +257,17 @@ _MARKS = (
         "capturing",
     ),
     _mark(r"init engine \(profile, create kv cache, warmup model\)", "initialised", "warming_up"),
+    # What the front end prints once the engine core is up: between the two nothing is allocated for the engine.
+    _mark(r"Available routes are:|Waiting for application startup", "initialised"),
     _mark(r"Application startup complete", "serving", "serving"),
     _mark(r"Uvicorn running on", "serving", "serving"),
     _mark(r"Sleep mode freed|to fall asleep", "asleep", "sleeping"),
     _mark(r"to wake up", "awake", "serving"),
     _mark(r"API server: shutdown triggered|EngineCore: trigger received signal", "stopping"),
     _mark(r"Shutting down(?:$| FastAPI)", "stopping"),
-    _mark(r"POST /\S{0,200} HTTP/1\.\d\\?\"? 200", "completed"),
-    _mark(r"Avg generation throughput: (?:[1-9]|0\.\d{0,6}[1-9]).{0,80}Running: 0 reqs", "completed"),
-    _mark(r"Engine \d+: Avg prompt throughput", "alive"),
+    _mark(r"POST /\S{0,200} HTTP/1\.\d\\?\"? 200", "completed", "serving"),
+    _mark(r"Avg generation throughput: (?:[1-9]|0\.\d{0,6}[1-9]).{0,80}Running: 0 reqs", "completed", "serving"),
+    _mark(r"Avg prompt throughput: ", "alive", "serving"),
+    _mark(r"Received request |Added request ", "asked", "serving"),
 )
 PATTERNS = (*_IDENTITY, *_MEMORY, *vllm_graphs.PATTERNS, *_MARKS)

@@ -34,14 +34,13 @@ def _graphs(match: re.Match[str]) -> Iterable[Statement]:
 
 
 def _pool(match: re.Match[str]) -> Iterable[Statement]:
-    yield RankFact("graph_pool", figure(match[1], "GiB"))
-    if match[2] is not None:
-        yield RankFact("graph_estimate", figure(match[2], "GiB"))
+    yield Mark("captured", "warming_up")
+    yield from sizes(match)
 
 
 def _capture(match: re.Match[str]) -> Iterable[Statement]:
     yield Mark("captured", "warming_up")
-    yield RankFact("graph_capture", figure(match[1], match[2]))
+    yield RankFact("graph_capture", figure(match["graph_capture"], match["graph_capture_u"]))
 
 
 def _charge(match: re.Match[str]) -> Iterable[Statement]:
@@ -82,12 +81,19 @@ PATTERNS = (
     ),
     Pattern(
         "Graph capturing finished",
-        re.compile(rf"Graph capturing finished in \d{{1,9}} secs?, took ({_N})\s?(GiB|MiB)(?![A-Za-z])"),
+        re.compile(
+            rf"Graph capturing finished in \d{{1,9}} secs?, took "
+            rf"(?P<graph_capture>{_N})\s?(?P<graph_capture_u>GiB|MiB)(?![A-Za-z])"
+        ),
         _capture,
     ),
     Pattern(
         "CUDA graph pool memory",
-        re.compile(rf"CUDA graph pool memory: ({_N})\s?GiB \(actual\)(?:, ({_N})\s?GiB \(estimated\))?"),
+        # Newer releases tell within the brackets what was captured and what the profiler left behind.
+        re.compile(
+            rf"CUDA graph pool memory: (?P<graph_pool>{_N})\s?GiB \(actual(?:\)|:[^)\n]{{0,160}}\))"
+            rf"(?:, (?P<graph_estimate>{_N})\s?GiB \(estimated\))?"
+        ),
         _pool,
     ),
 )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Collection, Mapping
 
 import yaml
+
+from budget_exporter.engines._flag_versions import NESTED_CONFIG, Version
 
 __all__ = ["config_arguments"]
 
@@ -12,11 +15,12 @@ _ALIASES_ALLOWED = 16
 """YAML aliases multiply: a few lines of them can stand for gigabytes of text."""
 
 
-def config_arguments(path: str, text: str) -> list[str]:
+def config_arguments(path: str, text: str, negatives: Collection[str], version: Version | None = None) -> list[str]:
     """
-    Return the arguments of ``text``: booleans become switches, lists many values, mappings an (empty) JSON object.
+    Return the arguments of ``text``: booleans become switches, lists many values, mappings a JSON object.
 
-    ``path`` is only looked at for its ending. Raise ValueError where vLLM would refuse the file.
+    ``path`` is only looked at for its ending; a false becomes ``--no-KEY`` where ``negatives`` holds that. Raise
+    ValueError where vLLM would refuse the file.
     Source: vLLM 0.32 ``utils/argparse_utils.py`` ``load_config_file``.
     """
     if path.rpartition(".")[2] not in ("yaml", "yml"):
@@ -34,20 +38,21 @@ def config_arguments(path: str, text: str) -> list[str]:
         raise ValueError("not a mapping of flags")  # noqa: TRY004 - the file is wrong, not a type of ours
     args: list[str] = []
     for key, value in config.items():
-        args += _arguments(f"--{key}", value)
+        if not isinstance(key, str):
+            raise ValueError("a key is no text")  # noqa: TRY004 - the file is wrong, not a type of ours
+        args += _arguments(key, value, negatives, version)
     return args
 
 
-def _arguments(flag: str, value: object) -> list[str]:
+def _arguments(key: str, value: object, negatives: Collection[str], version: Version | None) -> list[str]:
     if isinstance(value, bool):
-        # vLLM asks the parser of `vllm`, not that of `serve`, whether --no-KEY exists, so a false is mostly dropped;
-        # for the flags read here, off is the default as well.
-        return [flag] if value else []
+        negative = f"--no-{key}"
+        return [f"--{key}"] if value else [negative] if negative in negatives else []
     if isinstance(value, list):
-        return [flag, *map(_text, value)] if value else []
-    return [flag, _text(value)]
-
-
-def _text(value: object) -> str:
-    """Return a scalar as vLLM writes it; of a mapping only that it is one matters."""
-    return "{}" if isinstance(value, Mapping | list | set | tuple) else str(value)
+        return [f"--{key}", *map(str, value)] if value else []
+    if isinstance(value, Mapping) and (version is None or version >= NESTED_CONFIG):
+        try:
+            return [f"--{key}", json.dumps(value)]
+        except (TypeError, ValueError, RecursionError) as error:
+            raise ValueError(f"{key}: not to be written as JSON") from error
+    return [f"--{key}", str(value)]

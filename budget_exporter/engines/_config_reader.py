@@ -9,7 +9,7 @@ from pathlib import Path
 
 from budget_exporter.errors import SourceDenied, SourceError
 
-__all__ = ["FileMissingError", "Text", "is_directory", "read_config", "read_text"]
+__all__ = ["FileMissingError", "Text", "inside", "is_directory", "read_config", "read_text"]
 
 _LARGEST = 1 << 20
 _LINKS = 40
@@ -67,7 +67,7 @@ def _seen(procfs: Path, pid: int, cwd: str | None, path: str) -> str:
         if cwd is None:
             raise SourceDenied("the working directory cannot be read (CAP_SYS_PTRACE)")
         path = f"{_without_root(cwd, str(Path(root).readlink()))}/{path}"
-    return _inside(root, path)
+    return inside(root, path)
 
 
 def _without_root(cwd: str, root: str) -> str:
@@ -75,7 +75,7 @@ def _without_root(cwd: str, root: str) -> str:
     return cwd[len(root) :] if root != "/" and cwd.startswith(f"{root}/") else cwd
 
 
-def _inside(root: str, path: str) -> str:
+def inside(root: str, path: str) -> str:
     """Return the file ``path`` leads to without leaving ``root``: no link of theirs may be followed on our side."""
     todo, links = path.split("/")[::-1], 0
     done: list[str] = []

@@ -8,10 +8,14 @@ listed because an abbreviation can only be understood against all names it might
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
-__all__ = ["OPTIONS", "Option"]
+from budget_exporter.engines._flag_versions import RANGES, Version
+
+__all__ = ["OPTIONS", "Option", "options"]
 
 Kind = Literal["switch", "mark", "value", "list", "maybe"]
 """``switch`` has a ``--no-`` form, ``mark`` has none; ``list`` takes one or more values, ``maybe`` none or one."""
@@ -24,8 +28,16 @@ class Option:
     name: str
     kind: Kind
     negative: bool = False
-    retired: bool = False
-    """True where vLLM 0.32 has it no more: an abbreviation means a flag of today first."""
+    ranges: tuple[tuple[Version | None, Version | None], ...] = ()
+    """First release with it and first without it, of the flag and of its short form."""
+    fork: bool = False
+    """Whether only the expert-offload fork has it: an abbreviation means a flag of vLLM's own first."""
+
+    def in_(self, version: Version) -> bool:
+        """Return whether ``version`` has it."""
+        return all(
+            (since is None or since <= version) and (until is None or version < until) for since, until in self.ranges
+        )
 
 
 _SWITCHES = """
@@ -112,7 +124,7 @@ numa-bind-nodes offload-params prompt-adapters served-model-name sleep-preserve-
 """
 _MAYBE = "hf-token ple-cache-reuse"
 _SHORT = {
-    "-O": "optimization-level",
+    "-O": "compilation-config",
     "-ac": "attention-config",
     "-asc": "api-server-count",
     "-cc": "compilation-config",
@@ -137,18 +149,9 @@ _SHORT = {
     "-sc": "speculative-config",
     "-tp": "tensor-parallel-size",
 }
-_RETIRED = """
-calculate-kv-scales cuda-graph-sizes device disable-async-output-proc disable-frontend-multiprocessing
-disable-log-requests disable-mm-preprocessor-cache enable-bf16x3-router-gemm enable-lora-bias
-enable-mamba-fine-grained-prefix-cache enable-multimodal-encoder-data-parallel enable-prompt-adapter enable-reasoning
-eplb-log-balancedness eplb-step-interval eplb-window-size expand-tools-even-if-tool-choice-none
-guided-decoding-backend guided-decoding-disable-additional-properties guided-decoding-disable-any-whitespace
-guided-decoding-disable-fallback logits-processor-pattern long-lora-scaling-factors lora-extra-vocab-size
-max-long-partial-prefills max-num-partial-prefills max-num-prefill-seqs max-prompt-adapter-token max-prompt-adapters
-max-seq-len-to-capture multi-step-stream-outputs num-lookahead-slots num-redundant-experts num-scheduler-steps
-override-attention-dtype override-neuron-config override-pooler-config preemption-mode prompt-adapters
-qlora-adapter-name-or-path rope-scaling rope-theta scheduler-delay-factor swap-space task
-tokenizer-pool-extra-config tokenizer-pool-size tokenizer-pool-type use-v2-block-manager
+_FORK = """
+enable-expert-offload expert-direct-load expert-offload-mem expert-precise-memory expert-resident-layers ple-cache-gb
+ple-cache-reuse ple-nvme-offload
 """
 _ALIASES = {"device-memory-utilization": "gpu-memory-utilization"}
 
@@ -164,18 +167,28 @@ def _options() -> dict[str, Option]:
     )
     for kind, names in groups:
         kinds |= dict.fromkeys(names.split(), kind)
-    retired = frozenset(_RETIRED.split())
-    options = {
-        f"--{name}": Option(_ALIASES.get(name, name), kind, retired=name in retired) for name, kind in kinds.items()
-    }
+    fork = frozenset(_FORK.split())
+    options: dict[str, Option] = {}
+    for name, kind in kinds.items():
+        option = Option(_ALIASES.get(name, name), kind, ranges=(_range(name),), fork=name in fork)
+        options[f"--{name}"] = option
+        if kind == "switch":
+            options[f"--no-{name}"] = replace(option, negative=True)
     options |= {
-        f"--no-{name}": Option(name, kind, negative=True, retired=name in retired)
-        for name, kind in kinds.items()
-        if kind == "switch"
+        short: Option(name, kinds[name], ranges=(_range(name), _range(short))) for short, name in _SHORT.items()
     }
-    options |= {short: Option(name, kinds[name]) for short, name in _SHORT.items()}
     return options
+
+
+def _range(name: str) -> tuple[Version | None, Version | None]:
+    return RANGES.get(name, (None, None))
 
 
 OPTIONS: dict[str, Option] = _options()
 """Every option string (``--max-model-len``, ``--no-enforce-eager``, ``-tp``) and what it stands for."""
+
+
+@lru_cache(maxsize=8)
+def options(version: Version | None) -> Mapping[str, Option]:
+    """Return the option strings of one release, of all releases where ``version`` is None."""
+    return OPTIONS if version is None else {text: option for text, option in OPTIONS.items() if option.in_(version)}

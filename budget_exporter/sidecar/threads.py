@@ -10,6 +10,7 @@ from budget_exporter import sources
 from budget_exporter.config import Config
 from budget_exporter.devices import DeviceSource
 from budget_exporter.engines import EngineSource, arguments
+from budget_exporter.engines.installed import installed_version
 from budget_exporter.engines.procfs import read_config
 from budget_exporter.facts.device import DeviceReport
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
@@ -138,7 +139,8 @@ def _shape(sighting: EngineSighting, procfs: Path) -> Shape:
     def read(path: str) -> str:
         return read_config(procfs, sighting.main.pid, sighting.cwd, path)
 
-    return arguments.shape(sighting.argv, sighting.environ, read)
+    version = installed_version(procfs, sighting.main.pid, sighting.argv)
+    return arguments.shape(sighting.argv, sighting.environ, read, version)
 
 
 def _interval(config: Config, name: str) -> float | None:

@@ -10,19 +10,24 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from budget_exporter.engines._command_line import split
-from budget_exporter.engines._flag_table import OPTIONS
+from budget_exporter.engines._flag_table import OPTIONS, options
 from budget_exporter.engines.arguments import ENVIRON_ALLOWED, GIVEN_ALLOWED, shape
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.engine import Shape
 
 
-def serve(line: str, environ: Mapping[str, str] | None = None, config: Mapping[str, str] | None = None) -> Shape:
+def serve(
+    line: str,
+    environ: Mapping[str, str] | None = None,
+    config: Mapping[str, str] | None = None,
+    version: str | None = None,
+) -> Shape:
     def read(path: str) -> str:
         if path not in (config or {}):
             raise SourceError("No such file or directory")
         return (config or {})[path]
 
-    return shape(["/opt/venv/bin/python3", "/opt/venv/bin/vllm", "serve", *line.split()], environ or {}, read)
+    return shape(["/opt/venv/bin/python3", "/opt/venv/bin/vllm", "serve", *line.split()], environ or {}, read, version)
 
 
 ACCEPTED: list[tuple[str, dict[str, Any]]] = [
@@ -131,6 +136,167 @@ def test_names_what_vllm_rejects_and_sets_nothing(line: str, field: str | None, 
         assert not getattr(got, str(field))
 
 
+# Each line was put to the parser of vLLM 0.32.0, which answered with these figures.
+ANSWERED: list[tuple[str, dict[str, Any]]] = [
+    ("--gpu-mem 0.3", {"utilization": 0.3}),
+    ("--gpu-memory-util=0.3", {"utilization": 0.3}),
+    ("--gpu_memory_utilization 0.3", {"utilization": 0.3}),
+    ("--device-memory-utilization 0.3", {"utilization": 0.3}),
+    ("--gpu-memory-utilization 0.5 --gpu-memory-utilization=0.6", {"utilization": 0.6}),
+    ("--kv-cache-memory 100M", {"kv_cache_memory_bytes": 104857600}),
+    ("--kv-cache-memory=104857600", {"kv_cache_memory_bytes": 104857600}),
+    ("--kv-cache-memory-bytes 1.5g", {"kv_cache_memory_bytes": 1500000000}),
+    ("--kv-cache-memory-bytes 1_000_000", {"kv_cache_memory_bytes": 1000000}),
+    ("--max-model-len 32k", {"max_model_len": 32000}),
+    ("--max-model-len 32K", {"max_model_len": 32768}),
+    ("--max-model-len auto", {"max_model_len": None}),
+    ("--max-model-len -1", {"max_model_len": None}),
+    ("--max-model-len=-1", {"max_model_len": None}),
+    ("--max-num-batched-tokens 8K", {"max_num_batched_tokens": 8192}),
+    ("-tp 2", {"tensor_parallel_size": 2}),
+    ("-tp=2", {"tensor_parallel_size": 2}),
+    ("--tensor-parallel-size 2", {"tensor_parallel_size": 2}),
+    ("--tensor-par 2", {"tensor_parallel_size": 2}),
+    ("-dp 2 -pp 2 -dcp 2", {"data_parallel_size": 2, "pipeline_parallel_size": 2}),
+    ("-O3", {"optimization_level": 3}),
+    ("-O 3", {"optimization_level": 3}),
+    ("-O=3", {"optimization_level": 3}),
+    ("-cc.mode=3", {"cudagraph_mode": None, "optimization_level": None}),
+    ("-cc.cudagraph_capture_sizes+ 1,2,4", {"cudagraph_capture_sizes": (1, 2, 4)}),
+    ('--compilation-config {"cudagraph_mode":"NONE"}', {"cudagraph_mode": "NONE"}),
+    ("--compilation-config.max_cudagraph_capture_size 16", {"max_cudagraph_capture_size": 16}),
+    ('-cc {"max_cudagraph_capture_size":16}', {"max_cudagraph_capture_size": 16}),
+    ("--cudagraph-capture-sizes 1 2 4", {"cudagraph_capture_sizes": (1, 2, 4)}),
+    ("--max-cudagraph-capture-size 8", {"max_cudagraph_capture_size": 8}),
+    ("--enforce-eager", {"enforce_eager": True}),
+    ("--no-enforce-eager", {"enforce_eager": False}),
+    ("--no-enable-prefix-caching", {"given": {"enable-prefix-caching": "false"}}),
+    ("--enable-prefix-caching --no-enable-prefix-caching", {"given": {"enable-prefix-caching": "false"}}),
+    ("--config=cfg.yaml", {"max_model_len": None, "utilization": None}),
+    ("--cpu-offload-gb 2", {"given": {"cpu-offload-gb": "2"}}),
+    ("--kv-offloading-size 4", {"given": {"kv-offloading-size": "4"}}),
+    ("--block-size 32", {"block_size": 32}),
+    ("--kv-cache-dtype fp8", {"kv_cache_dtype": "fp8"}),
+    ("--mm-ipc-gpu-memory-gb 1", {"given": {"mm-ipc-gpu-memory-gb": "1"}}),
+    ("--served-model-name a b c", {"served_model_name": "a"}),
+    ("--hf-overrides.num_hidden_layers 1", {"layout_flags": ("hf-overrides",)}),
+    ("--device-ids 2,3", {"given": {"device-ids": "2,3"}}),
+]
+
+
+@pytest.mark.parametrize(("line", "want"), ANSWERED, ids=[line for line, _ in ANSWERED])
+def test_0_32_reads_it_the_same(line: str, want: dict[str, Any]) -> None:
+    got = serve(f"M {line}", version="0.32.0")
+    assert got.faults == ()
+    assert {field: getattr(got, field) for field in want} == want
+
+
+REFUSED = [
+    ("--kv-cache-memory-bytes 1.5G", "1.5G"),
+    ("--kv-cache-memory-bytes 64Mi", "64Mi"),
+    ("--kv-cache-memory-bytes 64MB", "64MB"),
+    ("--kv-cache-memory-bytes 1e9", "1e9"),
+    ("--max-num-seqs 1k", "1k"),
+    ("-tp2", "-tp2: not a flag"),
+    ("-O.level=3", "--optimization-level .level=3: must be 0 to 3"),
+    ('-O {"level":3}', "-O: not a flag of vLLM 0.32.0"),
+    ("--enforce-eager=True", "takes no value"),
+    ("--enforce-eager false", "belong to no flag"),
+    ("--conf cfg.yaml", "ambiguous, could be --config, --config-format"),
+    ("--swap-space 4", "--swap-space: not a flag of vLLM 0.32.0"),
+    ("--device-ids 2 3", "belong to no flag"),
+    ('--kv-transfer-config {"kv_connector":"X","n":80mb}', "--kv-transfer-config: not JSON"),
+    ("--bogus-flag 1", "--bogus-flag: not a flag"),
+    ("--kv-cache-dtype fp9", "--kv-cache-dtype fp9: not one of its values"),
+    ("-cc.cudagraph_mode=SOME", "cudagraph_mode: not one of its values"),
+    ("-cc.mode=4", "mode: not one of its values"),
+    ("-cc 3", "--compilation-config: not a JSON object"),
+    ("--hf-overrides {bad}", "--hf-overrides: not JSON"),
+    ("--cudagraph-capture-sizes 1 x", "--cudagraph-capture-sizes 1 x: "),
+    ("--cpu-offload-gb two", "--cpu-offload-gb two: "),
+    ("--config cfg.yaml --config cfg.yaml", "--config: given more than once"),
+    ("--block-size 16 --", "--: stands behind the model"),
+]
+
+
+@pytest.mark.parametrize(("line", "why"), REFUSED, ids=[line for line, _ in REFUSED])
+def test_0_32_refuses_it(line: str, why: str) -> None:
+    faults = serve(f"M {line}", version="0.32.0+cpu").faults
+    assert any(why in fault for fault in faults), faults
+
+
+def test_a_served_name_wants_the_model_first() -> None:
+    assert any("model must come first" in fault for fault in serve("--served-model-name a -tp 2 M").faults)
+    assert serve("--model M --served-model-name a").faults == ()
+
+
+BY_RELEASE: list[tuple[str, str, dict[str, Any] | None]] = [
+    ("0.8.5", "--max-num-batched-tokens 8k", None),
+    ("0.9.2", "--max-num-batched-tokens 8k", {"max_num_batched_tokens": 8000}),
+    ("0.10.1", "--kv-cache-memory-bytes 1G", None),
+    ("0.10.2", "--kv-cache-memory-bytes 1G", {"kv_cache_memory_bytes": 1 << 30}),
+    ("0.12.0", "--kv-cache-memory-bytes 1T", None),
+    ("0.13.0", "--kv-cache-memory-bytes 1T", {"kv_cache_memory_bytes": 1 << 40}),
+    ("0.13.0", "--max-model-len auto", None),
+    ("0.13.0", "--max-model-len -1", None),
+    ("0.14.0", "--max-model-len auto", {"max_model_len": None}),
+    ("0.18.0", "--swap-space 4", None),
+    ("0.17.1", "--swap-space 4", {"given": {"swap-space": "4"}}),
+    ("0.30.0", "--device-memory-utilization 0.5", None),
+    ("0.31.0", "--device-memory-utilization 0.5", {"utilization": 0.5}),
+    ("0.10.2", "-O3", {"optimization_level": 3}),
+    ("0.10.2", "-O 0", {"optimization_level": 0}),
+    ("0.10.2", "-O.level=0", {"optimization_level": 0}),
+    ("0.10.2", '-O {"level":2}', {"optimization_level": 2}),
+    ("0.10.2", "-O 7", None),
+    ("0.8.5", "--compilation-config 3", {"optimization_level": 3}),
+    ("0.12.0", "--compilation-config 3", None),
+    ("0.12.0", "-O3", {"optimization_level": 3}),
+    ("0.12.0", "-O.cudagraph_mode=none", {"cudagraph_mode": "NONE"}),
+    ("0.13.0", "-O.cudagraph_mode=none", None),
+    ("0.9.2", "--cuda-graph-sizes 8", {"optimization_level": None}),
+    ("0.13.0", "--cuda-graph-sizes 8", None),
+    ("0.10.0", "--kv-cache-m 1", None),
+    ("0.1.dev7+gabcdef0", "--swap-space 4 --device-memory-utilization 0.5", {"utilization": 0.5}),
+    ("0.18.1.dev3", "--swap-space 4", {"given": {"swap-space": "4"}}),
+    ("0.9.0.1+Gaudi-1.22", "--override-neuron-config {}", {"optimization_level": None}),
+    ("no version", "-O.level=3", {"optimization_level": 3}),
+]
+
+
+@pytest.mark.parametrize(("version", "line", "want"), BY_RELEASE, ids=[f"{v} {line}" for v, line, _ in BY_RELEASE])
+def test_each_release_by_its_own_rules(version: str, line: str, want: dict[str, Any] | None) -> None:
+    got = serve(f"M {line}", version=version)
+    assert bool(got.faults) == (want is None), got.faults
+    assert {field: getattr(got, field) for field in want or {}} == (want or {})
+
+
+def test_a_file_s_mapping_is_json_from_0_16_on() -> None:
+    assert serve("M --config cfg.yaml", config={"cfg.yaml": CONFIG}, version="0.16.0").speculative_method == "mtp"
+    old = serve("M --config cfg.yaml", config={"cfg.yaml": CONFIG}, version="0.15.1")
+    assert old.faults == ("--speculative-config: not JSON",)
+
+
+def test_a_false_in_the_file_counts_for_the_module_only() -> None:
+    module = ["python3", "-m", "vllm.entrypoints.openai.api_server", "--model", "M", "--config", "c.yaml"]
+    assert shape(module, {}, lambda _: CONFIG).given["enable-prefix-caching"] == "false"
+    assert "enable-prefix-caching" not in serve("M --config c.yaml", config={"c.yaml": CONFIG}).given
+
+
+def test_dotted_keys_nest_and_lists_grow() -> None:
+    got = serve("M -cc.pass_config.a=1 -cc.cudagraph_capture_sizes=[1] -cc.cudagraph_capture_sizes+ 2,4 -cc.x.y 2")
+    assert (got.faults, got.cudagraph_capture_sizes) == ((), (1, 2, 4))
+    assert serve('M -cc {"cudagraph_capture_sizes":[1,"x"]}').cudagraph_capture_sizes is None
+    assert serve('M -cc {"max_cudagraph_capture_size":"1k"}').max_cudagraph_capture_size is None
+    assert serve('M -cc {"max_cudagraph_capture_size":1K}').max_cudagraph_capture_size == 1024
+
+
+def test_what_a_json_holds_is_not_repeated() -> None:
+    got = serve('M --kv-transfer-config {"url":"http://u:secret@example.org" --speculative-config {secret')
+    assert len(got.faults) == 2
+    assert "secret" not in repr(got)
+
+
 def test_a_flag_of_another_release_does_not_swallow_the_model() -> None:
     assert serve("M --bogus a b -tp 2").model == "M"
     lost = serve("--bogus M -tp 2")
@@ -210,6 +376,8 @@ def test_the_positional_model_wins_over_the_file_s() -> None:
         ("a: " + "[" * 5000, "not YAML"),
         ("max-model-len: " + "9" * 5000, "--config cfg.yaml"),
         ("? [1, 2]\n: x", "not YAML, line 1"),
+        ("1: 2", "a key is no text"),
+        ("compilation-config: {day: 2026-01-01}", "compilation-config: not to be written as JSON"),
     ],
 )
 def test_a_broken_config_file_is_a_fault(text: str, why: str) -> None:
@@ -282,8 +450,8 @@ def _argparse() -> argparse.ArgumentParser:
     parser = _Parser(add_help=False)
     parser.add_argument("model", nargs="?")
     texts: dict[str, list[str]] = {}
-    for text, option in OPTIONS.items():
-        if not option.negative and not option.retired:
+    for text, option in KNOWN.items():
+        if not option.negative:
             texts.setdefault(option.name, []).append(text)
     for name, strings in texts.items():
         hows: dict[str, dict[str, Any]] = {
@@ -298,12 +466,14 @@ def _argparse() -> argparse.ArgumentParser:
     return parser
 
 
+V32 = (0, 32)
+KNOWN = {text: option for text, option in options(V32).items() if not option.fork}
 PARSER = _argparse()
-_LONG = sorted(text for text, option in OPTIONS.items() if text.startswith("--") and not option.retired)
+_LONG = sorted(text for text in KNOWN if text.startswith("--"))
 _WORDS = st.one_of(
     st.sampled_from(_LONG),
     st.sampled_from(_LONG).flatmap(lambda t: st.integers(4, len(t)).map(lambda n: t[:n])),
-    st.sampled_from([text for text in OPTIONS if not text.startswith("--") and text != "-O"]),
+    st.sampled_from([text for text in KNOWN if not text.startswith("--")]),
     st.tuples(st.sampled_from(_LONG), st.sampled_from(["1", "a", ""])).map("=".join),
     st.sampled_from(["1", "a", "b c", "-1", "-5", ""]),
 )
@@ -314,7 +484,9 @@ _WORDS = st.one_of(
 def test_words_fall_where_argparse_puts_them(words: list[str]) -> None:
     if any(word.startswith(("--model", "--config")) for word in words):
         return
-    line = split(["serve", *words], None)
+    if words and words[0].startswith("-") and any(word.startswith("--served-model-name") for word in words):
+        return  # vLLM's own rule, not argparse's: see REJECTED
+    line = split(["serve", *words], None, V32)
     try:
         known = vars(PARSER.parse_args(words))
     except _Refused:

@@ -8,9 +8,17 @@ from collections.abc import Sequence
 __all__ = ["server_arguments"]
 
 _PYTHON = re.compile(r"(python|pypy)[0-9.]*")
-_MODULES = ("vllm.entrypoints.openai.api_server", "vllm.entrypoints.openai.rpc.api_server")
+_MODULES = (
+    "vllm.entrypoints.openai.api_server",
+    "vllm.entrypoints.openai.rpc.api_server",
+    "vllm.entrypoints.api_server",
+    "vllm.entrypoints.grpc_server",
+    "vllm.entrypoints.launchers.grpc_server",
+    "vllm.entrypoints.launchers.api_server.entry",
+)
+"""Modules of vLLM 0.4 to 0.32 that serve when run; all take the flags of an engine."""
 _MAIN_MODULES = ("vllm", "vllm.entrypoints.cli.main", "vllm.scripts")
-_SCRIPTS = ("vllm/entrypoints/openai/api_server.py", "vllm/entrypoints/api_server.py")
+_SCRIPTS = tuple(f"{module.replace('.', '/')}.py" for module in _MODULES)
 _MAIN_SCRIPTS = ("vllm/entrypoints/cli/main.py", "vllm/__main__.py", "vllm/scripts.py")
 _MODULE_OR_CODE = re.compile(r"-[bBdEiIOPqRsSuvx]*([mc])(.*)", re.DOTALL)
 _TAKE_A_VALUE = ("-W", "-X", "--check-hash-based-pycs")

@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["rank_of", "title_of"]
+__all__ = ["is_ray_worker", "rank_of", "title_of"]
 
-_WORKER = re.compile(r".*::Worker((?:_[A-Z]+\d+)+)")
+_WORKER = re.compile(r".*(?:::Worker|::EngineCore|--multiprocessing-fork)((?:_[A-Z]+\d+)+)", re.DOTALL)
 _PART = re.compile(r"_([A-Z]+)(\d+)")
+_SPAWNED = re.compile(r".* --multiprocessing-fork_\S+", re.DOTALL)
+"""A worker of vLLM 0.10.1 that was spawned: it appends its part to the command line it was started with."""
+_RAY_WORKER = re.compile(r"ray::(?:RayWorkerWrapper|RayWorkerProc|\w*EngineCoreActor)(?:\.\w+)?(?:\(\))?")
 _WITHIN_TP = {"EP", "DCP"}
 """Parts of a title that say what a tensor-parallel rank does besides, and move it nowhere."""
 
@@ -20,7 +23,7 @@ def title_of(cmdline: Sequence[str], comm: str) -> str:
     setproctitle leaves the title followed by NULs in ``cmdline``; ``comm`` is cut to 15 bytes.
     """
     words = [word for word in cmdline if word]
-    return words[0] if len(words) == 1 and "::" in words[0] else comm
+    return words[0] if len(words) == 1 and ("::" in words[0] or _SPAWNED.fullmatch(words[0])) else comm
 
 
 def rank_of(title: str) -> int | None:
@@ -29,7 +32,8 @@ def rank_of(title: str) -> int | None:
 
     ``VLLM::Worker_TP1`` is 1 and ``VLLM::Worker_PP1``, without a tensor part, too: a part is only there if its size is
     above one. With both the size of the tensor group would be needed, with ``DP`` the rank is one of a replica.
-    Source: vLLM 0.10.2 and later, ``v1/executor/multiproc_executor.py``.
+    Source: vLLM 0.10.2 to 0.32, ``v1/executor/multiproc_executor.py``; in 0.10.1 a worker appends its part to the title
+    it has from the engine core it was forked from (``VLLM::EngineCore_TP1``), or to the command line of its spawning.
     """
     match = _WORKER.fullmatch(title)
     if match is None:
@@ -37,3 +41,14 @@ def rank_of(title: str) -> int | None:
     parts = {name: int(index) for name, index in _PART.findall(match[1])}
     dimensions = parts.keys() - _WITHIN_TP
     return parts[next(iter(dimensions))] if dimensions in ({"TP"}, {"PP"}) else None
+
+
+def is_ray_worker(title: str) -> bool:
+    """
+    Return whether the title is one that Ray gives to a process of vLLM's, by the class of the actor in it.
+
+    Source: vLLM 0.9 to 0.32: ``RayWorkerWrapper`` (``executor/ray_utils.py``), ``RayWorkerProc``
+    (``v1/executor/ray_executor_v2.py``), ``EngineCoreActor`` and its kin (``v1/engine/core.py``). Ray puts ``ray::``
+    before the class, and the method that runs behind it.
+    """
+    return _RAY_WORKER.fullmatch(title) is not None

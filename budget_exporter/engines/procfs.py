@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from budget_exporter.engines._config_reader import read_config
 from budget_exporter.engines._proc import Proc, Stat
-from budget_exporter.engines._titles import rank_of, title_of
-from budget_exporter.engines.arguments import ENVIRON_ALLOWED, server_arguments
+from budget_exporter.engines._titles import is_ray_worker, rank_of, title_of
+from budget_exporter.engines.arguments import ENVIRON_ALLOWED, server_arguments, shape
 from budget_exporter.engines.model_reader import ModelReader
 from budget_exporter.engines.model_wanted import ENVIRON as MODEL_ENVIRON
 from budget_exporter.engines.supervisor import supervised
@@ -21,6 +22,9 @@ __all__ = ["ProcfsSource", "read_config", "source"]
 
 _INTERPRETERS = ("python", "pypy", "vllm")
 _DEEPEST = 64
+_CUT = 15
+"""Bytes after which Linux cuts a process's name: two titles may then have one name."""
+_RAY_FLAGS = ("distributed-executor-backend", "data-parallel-backend")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +47,8 @@ class _Kept:
     """Variables that say where models lie: they go no further than to the reader of models."""
     cwd: str | None
     inner_pid: int | None
+    on_ray: bool
+    """Whether its flags have Ray start the workers."""
 
 
 def source(roots: Roots, interval: float = 1.0) -> ProcfsSource:
@@ -84,14 +90,21 @@ class ProcfsSource:
             children.setdefault(stat.ppid, []).append(stat.pid)
         servers = {pid for pid in processes if self._seen[pid].argv is not None}
         boot_id, faults = self._proc.boot_id(), []
-        sightings = []
+        found: list[tuple[ProcessKey, _Kept, list[tuple[int, str]]]] = []
         for pid in sorted(servers):
             ancestors = _ancestors(processes, pid)
             if servers.isdisjoint(above for above, _ in ancestors[1:]):
                 key = ProcessKey(pid, processes[pid].start_ticks, boot_id)
                 kept, fault = self._keep(key, booted)
-                sightings.append(self._sighting(key, kept, ancestors, self._workers(pid, processes, children)))
+                found.append((key, kept, ancestors))
                 faults += [fault] if fault else []
+        strays = self._strays(processes, servers)
+        # Nothing tells which engine a worker of a Ray cluster belongs to, unless there is only one it could be.
+        on_ray = [key for key, kept, _ in found if kept.on_ray]
+        sightings = []
+        for key, kept, ancestors in found:
+            roots = [key.pid, *strays] if on_ray == [key] else [key.pid]
+            sightings.append(self._sighting(key, kept, ancestors, self._workers(roots, processes, children)))
         alive = {sighting.main for sighting in sightings}
         self._kept = {key: kept for key, kept in self._kept.items() if key in alive}
         self._models.keep(alive)
@@ -110,14 +123,17 @@ class ProcfsSource:
     def _look(self, stat: Stat) -> _Seen:
         program = (stat.start_ticks, stat.comm, stat.image)
         seen = self._seen.get(stat.pid)
+        known = seen is not None and seen.program == program
         # Where addresses are hidden, a Python that starts another Python in its place looks as it did before.
         uncertain = stat.masked and stat.comm.startswith(_INTERPRETERS)
-        if seen is not None and seen.program == program and not uncertain:
+        # A worker that takes a longer title may keep the name that is cut from it.
+        retitled = seen is not None and "::" in seen.title and len(stat.comm.encode()) >= _CUT
+        if seen is not None and known and not uncertain and not retitled:
             return seen
         cmdline = self._proc.cmdline(stat.pid)
         if not cmdline:
             # Between fork and exec, or gone: looked at again next time.
-            return _Seen((), None, stat.comm)
+            return seen if seen is not None and known and retitled else _Seen((), None, stat.comm)
         return _Seen(program, cmdline if server_arguments(cmdline) is not None else None, title_of(cmdline, stat.comm))
 
     def _keep(self, key: ProcessKey, booted: float) -> tuple[_Kept, str]:
@@ -128,9 +144,22 @@ class ProcfsSource:
         found, fault = self._environ(key.pid)
         environ, places = _apart(found, ENVIRON_ALLOWED), _apart(found, MODEL_ENVIRON)
         started = booted + key.start_ticks / self._ticks if kept is None else kept.started_at
-        kept = _Kept(started, environ, places, self._proc.cwd(key.pid), self._proc.inner_pid(key.pid))
+        cwd = self._proc.cwd(key.pid)
+        on_ray = self._on_ray(key.pid, environ, cwd)
+        kept = _Kept(started, environ, places, cwd, self._proc.inner_pid(key.pid), on_ray)
         self._kept[key] = kept
         return kept, fault
+
+    def _on_ray(self, pid: int, environ: Mapping[str, str] | None, cwd: str | None) -> bool:
+        """Return whether the flags of the server ``pid`` have Ray start its workers."""
+        root = Path(self._proc.root)
+        given = shape(self._seen[pid].argv or (), environ, lambda path: read_config(root, pid, cwd, path)).given
+        return "ray" in (given.get(flag) for flag in _RAY_FLAGS)
+
+    def _strays(self, processes: dict[int, Stat], servers: set[int]) -> list[int]:
+        """Return vLLM's workers below no server: a Ray cluster that was there before the server has started them."""
+        workers = [pid for pid, seen in self._seen.items() if is_ray_worker(seen.title)]
+        return [pid for pid in workers if servers.isdisjoint(above for above, _ in _ancestors(processes, pid))]
 
     def _environ(self, pid: int) -> tuple[dict[str, str] | None, str]:
         where = f"{self._proc.root}/{pid}/environ of a vLLM server"
@@ -167,9 +196,12 @@ class ProcfsSource:
             model_files=self._models.of(key, argv, kept.places, kept.cwd, kept.started_at),
         )
 
-    def _workers(self, main: int, processes: dict[int, Stat], children: dict[int, list[int]]) -> tuple[Worker, ...]:
-        """Return every process below ``main``, in the order of their PIDs."""
-        todo, below = [main], set[int]()
+    def _workers(
+        self, roots: Sequence[int], processes: dict[int, Stat], children: dict[int, list[int]]
+    ) -> tuple[Worker, ...]:
+        """Return the processes below the first of ``roots``, the others and what is below them, in PID order."""
+        main, *others = roots
+        todo, below = list(roots), set(others)
         while todo:
             found = [pid for pid in children.get(todo.pop(), ()) if pid not in below and pid != main]
             below.update(found)

@@ -16,6 +16,9 @@ SERVERS = [
     (["python3", "-mvllm.entrypoints.openai.api_server"], ()),
     (["python", "/src/vllm/entrypoints/openai/api_server.py", "--model", "M"], ("--model", "M")),
     (["python", "-m", "vllm.entrypoints.cli.main", "serve", "M"], ("serve", "M")),
+    (["python3", "-m", "vllm.entrypoints.api_server", "--model", "M"], ("--model", "M")),
+    (["python3", "-m", "vllm.entrypoints.grpc_server", "--model", "M"], ("--model", "M")),
+    (["python3", "/src/vllm/entrypoints/launchers/grpc_server.py", "--model", "M"], ("--model", "M")),
 ]
 BYSTANDERS = [
     [],
@@ -26,6 +29,7 @@ BYSTANDERS = [
     ["podman", "run", "image", "vllm", "serve", "M"],
     ["vllm", "bench", "serve"],
     ["vllm", "chat"],
+    ["vllm", "launch", "render", "M"],
     ["vllm"],
     ["python3", "/opt/venv/bin/vllm", "bench", "serve", "--model", "M"],
     ["python3", "/opt/venv/bin/vllm", "serve", "--help"],

@@ -22,6 +22,11 @@ from budget_exporter.engines._titles import rank_of, title_of
         ("VLLM::Worker", None),
         ("VLLM::Worker_TP", None),
         ("VLLM::EngineCore_DP1", None),
+        ("VLLM::EngineCore_TP1", 1),
+        ("VLLM::EngineCore_PP1", 1),
+        ("VLLM::EngineCore_PP0_TP1", None),
+        ("VLLM::DPEngineCore_1_TP0", None),
+        ("python3 -c spawn_main() --multiprocessing-fork_TP3", 3),
         ("Worker_TP1", None),
         ("", None),
     ],
@@ -35,3 +40,8 @@ def test_a_title_is_what_is_left_of_the_command_line() -> None:
     assert title_of(("python3", "x.py"), "python3") == "python3"
     assert title_of(("bash",), "bash") == "bash"
     assert title_of((), "kworker/0:1") == "kworker/0:1"
+    assert (
+        title_of(("python3 -c x --multiprocessing-fork_TP1", ""), "python3")
+        == "python3 -c x --multiprocessing-fork_TP1"
+    )
+    assert title_of(("python3", "-c", "x", "--multiprocessing-fork"), "python3") == "python3"

@@ -8,7 +8,7 @@ from budget_exporter.budget.checks import LARGEST_COUNT, number
 from budget_exporter.budget.neuron_kv import KvBudget, budget, cpu_budget, fair_share
 from budget_exporter.budget.neuron_platforms import PLATFORMS, bank_platforms, cores_on_bank, whole_device
 from budget_exporter.budget.neuron_settings import CAP, LNC, MINIMUM, NeuronSettings
-from budget_exporter.budget.terms import facts_of, printed, size_note
+from budget_exporter.budget.terms import facts_of, free_of, printed, size_note
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
@@ -146,19 +146,19 @@ class CpuRank:
 
     def ledger(self, rank: RankInput, report: BootReport) -> Found:
         """Return the rank's partition, None where what the host had available is not known."""
-        del report
-        if rank.free_at_init is None:
+        free, coarse, source = free_of(rank, facts_of(report, rank.rank))
+        if free is None:
             return None, ["what the host had available is not known, and all else is a share of it"]
-        share = fair_share(rank.free_at_init, self._workers())
+        share = fair_share(free, self._workers())
         split = cpu_budget(share, self.utilization, self.settings.cap_fraction)
-        coarse = rank.free_at_init_rounding
         note = "what the cap leaves: the weights are in it too"
-        headroom = Term("headroom", split.user - split.cap, rank.free_at_init_source, CAP, note, rounding=coarse)
-        pool = Term("kv_pool", split.cap, rank.free_at_init_source, CAP, "the cap", coarse)
+        headroom = Term("headroom", split.user - split.cap, source, CAP, note, rounding=coarse)
+        pool = Term("kv_pool", split.cap, source, CAP, "the cap", coarse)
         ledger = RankLedger(
             rank=rank.rank,
             size=rank.size,
             requested=split.requested,
+            requested_rounding=coarse,
             charges=(headroom,),
             pool=pool,
             kv_pool=pool,

@@ -108,8 +108,13 @@ _DRIVERS = (
     _root("UR_RESULT_ERROR_OUT_OF_DEVICE_MEMORY|ZE_RESULT_ERROR_OUT_OF_DEVICE_MEMORY"),
 )
 _OTHERS = (
-    # XLA: the memories of a core (smem, vmem) are no device memory, and no budget reaches them.
-    _root("RESOURCE_EXHAUSTED", r"RESOURCE_EXHAUSTED(?!.{0,400}(?:memory space (?:s|v|c)mem|Exceeded (?:s|v|c)mem))"),
+    # XLA: the memories of a core (smem, vmem) are no device memory, and no budget reaches them. The same word is gRPC's
+    # for a message that is too large and for a quota.
+    _root(
+        "RESOURCE_EXHAUSTED",
+        r"(?<!StatusCode\.)RESOURCE_EXHAUSTED"
+        r"(?!.{0,400}(?:memory space [svc]mem|Exceeded [svc]mem|message larger|message too large|[Qq]uota))",
+    ),
     # Gaudi's runtime.
     _root("synOutOfDeviceMemory|Device memory allocation failed"),
     # Ascend.

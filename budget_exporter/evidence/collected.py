@@ -53,6 +53,8 @@ class Collected:
     base: BootReport = field(default_factory=BootReport)
     said: dict[str, Any] = field(default_factory=dict)
     processes: dict[Hashable, _Process] = field(default_factory=dict)
+    names: dict[int, Writer] = field(default_factory=dict)
+    """Newest name by PID: a runtime's own lines have only the PID."""
     ranks: dict[int, int] = field(default_factory=dict)
     """Rank by PID, from the lines that state it: names change while an engine boots."""
 
@@ -67,9 +69,11 @@ class Collected:
             self._figure(writer, statement)
 
     def seen(self, writer: Writer) -> None:
-        """Remember the newest name of a process that has facts."""
-        if writer.pid is not None and writer.pid in self.processes and writer.process:
-            self.processes[writer.pid].writer = writer
+        """Remember the newest name of a process."""
+        if writer.pid is not None and writer.process:
+            self.names[writer.pid] = writer
+            if writer.pid in self.processes:
+                self.processes[writer.pid].writer = writer
 
     def forget_captures(self) -> None:
         """Drop graph captures: what was captured before the KV pool was sized was the profiler's (V2 runner, 0.29+)."""
@@ -90,6 +94,8 @@ class Collected:
             return self.ranks[writer.pid]
         if writer.rank is not None:
             return writer.rank
+        if not writer.process and writer.pid in self.names:
+            writer = self.names[writer.pid]
         groups = writer.groups
         if not groups.keys() & {"TP", "PP", "DP"} or groups.get("PCP"):
             return None

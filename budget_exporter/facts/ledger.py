@@ -113,6 +113,8 @@ class RankInput:
     """amd, nvidia, neuron, gaudi, tpu or host; empty where unknown."""
     integrated: bool = False
     """True where the device's memory is the host's (an APU, GB10, Strix Halo)."""
+    model: str = ""
+    """The device's own name; empty where unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,8 @@ class RankLedger:
     """Whether the engine's own check at init passes; None where free at init is unknown or too coarsely printed."""
     margin: int | None = None
     """Bytes the law predicts left on the device after everything; signed."""
+    requested_rounding: int = 0
+    """Half-width of ``requested`` where it is a share of a printed figure."""
     kv_cap: int | None = None
     """Bytes that the KV pool may have at most so that the engine's programs compile (Neuron)."""
     registry: tuple[Term, ...] = ()
@@ -156,6 +160,14 @@ class Ledger:
     """True where law or version had to be assumed."""
     ranks: Mapping[str, RankLedger] = field(default_factory=dict)
     kv_pool_tokens: int | None = None
+    kv_pool_tokens_rounding: int = 0
+    """Tokens that printed figures behind ``kv_pool_tokens`` leave open, to either side."""
+    kv_pool_tokens_source: Origin | None = None
+    """Where the price behind ``kv_pool_tokens`` comes from, where that is its geometry; else None."""
+    kv_blocks: int | None = None
+    """Blocks the KV pool is cut into on the rank that has fewest, by the model's geometry."""
+    kv_concurrency: float | None = None
+    """Requests of max_model_len that these blocks hold."""
     kv_bytes_per_token: Mapping[str, int] = field(default_factory=dict)
     """Price of a token by origin: registry, geometry, measured."""
     kv_min_tokens: int | None = None

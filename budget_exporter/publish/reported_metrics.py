@@ -43,7 +43,8 @@ def charges_of(facts: RankFacts, *, charged: bool | None) -> dict[Component, Pri
     Return the engine's own figures for its charges, by component; rows it did not print are absent.
 
     A plan block replaces the plain lines, whose figures mean something else there: what vLLM calls the weights holds
-    the arena too. A graph estimate is a charge only where it was charged.
+    the arena too. Gaudi's share is of what is free after loading: what was loaded is no charge there. A graph estimate
+    is a charge only where it was charged.
     """
     rows: dict[Component, Printed | None]
     if facts.plan is not None:
@@ -53,6 +54,8 @@ def charges_of(facts: RankFacts, *, charged: bool | None) -> dict[Component, Pri
             "cuda_graphs": facts.plan.cuda_graphs,
             "runtime_overhead": facts.plan.runtime_overhead,
         }
+    elif facts.free_after_load is not None:
+        rows = {"graph_reserve": facts.graph_reserve, "dummy_block": facts.dummy_block}
     else:
         rows = {
             "weights": facts.weights,

@@ -61,7 +61,10 @@ def comparisons(ledger: RankLedger, facts: RankFacts) -> Iterator[Comparison]:
     if plan.budget is not None:
         yield Comparison("requested", ledger.requested, plan.budget.bytes, plan.budget.rounding)
     elif facts.requested is not None and explicit is None and facts.kv_reserved is None:
-        yield Comparison("requested", ledger.requested, facts.requested.bytes, facts.requested.rounding)
+        tolerance = facts.requested.rounding + ledger.requested_rounding
+        yield Comparison("requested", ledger.requested, facts.requested.bytes, tolerance)
+    if ledger.kv_cap is not None and facts.kv_cap is not None:
+        yield Comparison("kv_cap", ledger.kv_cap, facts.kv_cap.bytes, facts.kv_cap.rounding)
 
 
 def _pool(ledger: RankLedger, facts: RankFacts, plan: Plan) -> Iterator[Comparison]:

@@ -127,6 +127,16 @@ def test_the_host_s_cpu_gives_a_share_of_what_is_available_and_the_cap_of_it() -
     assert "rank 0: 30.12 GiB is the worker's share of what the host had available" in found.notes
 
 
+def test_what_the_host_had_available_is_also_what_the_worker_printed() -> None:
+    shape = replace(env(**{CPU: "1"}), utilization=0.9)
+    report = said("13.51", free_at_init=printed("120.50"))
+    rank = V24.ledger(shape, [RankInput("0", 256 * GIB)], report, None).ranks["0"]
+    assert rank.pool is not None
+    assert two(rank.requested) == 27.11
+    assert (rank.pool.source, rank.pool.rounding) == ("log", rounding_of("120.50"))
+    assert rank.requested_rounding == rounding_of("120.50")
+
+
 def test_defaults_are_said_to_be_defaults() -> None:
     assert settings({}) == NeuronSettings()
     assert settings({}).cap_fraction == GOLDEN["defaults"]["kv_cap_fraction"]

@@ -107,6 +107,20 @@ def test_a_printed_request_is_held_against_the_flags() -> None:
         assert mismatch(plain(PLAIN, PARTS), facts) is differs
 
 
+def test_a_request_of_a_printed_share_may_be_as_far_off_as_the_share() -> None:
+    facts = replace(PARTS, requested=gib("28.68"))
+    rank = plain(PLAIN, PARTS)
+    assert mismatch(rank, facts) is True
+    assert mismatch(replace(rank, requested_rounding=printed_bytes("0.01")), facts) is False
+
+
+def test_a_printed_cap_on_kv_is_held_against_the_law_s() -> None:
+    for text, differs in (("6.48", False), ("6.50", True)):
+        rank = replace(plain(PLAIN, RankFacts()), kv_cap=printed_bytes("6.483"))
+        assert mismatch(rank, RankFacts(kv_cap=gib(text))) is differs
+    assert mismatch(plain(PLAIN, RankFacts()), RankFacts(kv_cap=gib("6.48"))) is None
+
+
 def test_an_explicit_pool_is_held_against_the_printed_reservation_and_not_against_the_request() -> None:
     shape = replace(PLAIN, kv_cache_memory_bytes=printed_bytes("2.95"))
     closed = plain(shape, PARTS)

@@ -68,6 +68,15 @@ def _parser(command: str) -> argparse.ArgumentParser:
     add("--path.sysfs", dest="sysfs", type=Path, default=Path("/sys"), metavar="DIR", help="default %(default)s")
     add("--path.procfs", dest="procfs", type=Path, default=Path("/proc"), metavar="DIR", help="default %(default)s")
     add("--path.rootfs", dest="rootfs", type=Path, default=Path("/"), metavar="DIR", help="default %(default)s")
+    add(
+        "--path.container-socket",
+        dest="container_sockets",
+        type=Path,
+        action="append",
+        default=[],
+        metavar="SOCKET",
+        help="of podman or docker, beside the usual ones; may be given more than once",
+    )
     add("--state.file", dest="state", metavar="FILE", help="default $STATE_DIRECTORY/state.json; empty: keep no state")
     for name in SOURCES:
         add(

@@ -33,15 +33,21 @@ class Roots:
         """
         Return the sockets of container daemons that are there now, rootless ones too, each once; blocking.
 
-        Where a usual place holds a link to another (podman's stand-in for docker), the first of them is returned.
+        A socket that was named is returned whether it is there or not. Where a usual place holds a link to another
+        (podman's stand-in for docker), the first of them is returned.
         """
-        usual = [path for pattern in _SOCKETS for path in sorted(self.rootfs.glob(pattern))]
-        found: dict[tuple[int, int], Path] = {}
-        for path in (*self.container_sockets, *usual):
-            try:
-                status = path.stat()
-            except OSError:
-                continue
-            if stat.S_ISSOCK(status.st_mode):
-                found.setdefault((status.st_dev, status.st_ino), path)
+        found: dict[object, Path] = {_which(path) or path: path for path in self.container_sockets}
+        for path in (path for pattern in _SOCKETS for path in sorted(self.rootfs.glob(pattern))):
+            which = _which(path)
+            if which is not None:
+                found.setdefault(which, path)
         return list(found.values())
+
+
+def _which(path: Path) -> tuple[int, int] | None:
+    """Return what tells a socket from all others, None where there is none."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return (status.st_dev, status.st_ino) if stat.S_ISSOCK(status.st_mode) else None

@@ -9,11 +9,14 @@ from budget_exporter.roots import Roots
 
 __all__ = ["INTERVALS", "SOURCES", "enabled", "load"]
 
-Room = Literal["devices", "engines", "evidence", "supervisors"]
+Room = Literal["devices", "engines", "daemons", "evidence", "supervisors"]
 SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
     "procfs": "engines",
+    "containers": "daemons",
     "systemd": "supervisors",
+    "podman": "supervisors",
+    "docker": "supervisors",
     "file": "evidence",
     "journal": "evidence",
 }
@@ -25,6 +28,8 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "procfs": (0.2, 2.0),
 }
 """Shortest and longest interval in seconds of the sources that look; the others are told of changes and have none."""
+_PACKAGES: dict[str, str] = {"daemons": "engines", "supervisors": "engines"}
+"""The package of a room whose name is another."""
 
 
 def enabled(room: Room, off: frozenset[str]) -> list[str]:
@@ -35,7 +40,7 @@ def enabled(room: Room, off: frozenset[str]) -> list[str]:
 def load(name: str, roots: Roots, interval: float | None = None) -> Any:
     """Return the source ``name``; only now is its module imported, so that an unused platform costs nothing."""
     room = SOURCES[name]
-    package = "engines" if room == "supervisors" else room
+    package = _PACKAGES.get(room, room)
     module = importlib.import_module(f"budget_exporter.{package}.{name}")
     if room == "supervisors":
         return module.supervisor(roots)

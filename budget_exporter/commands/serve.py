@@ -59,7 +59,7 @@ def settings(options: argparse.Namespace) -> Settings:
         config=options.config,
         listen=tuple(_address(text) for text in options.listen or [DEFAULT_LISTEN]),
         telemetry=options.telemetry,
-        roots=Roots(options.sysfs, options.procfs, options.rootfs),
+        roots=Roots(options.sysfs, options.procfs, options.rootfs, tuple(options.container_sockets)),
         state=_state(options.state),
         off=frozenset(name for name in SOURCES if not getattr(options, f"source_{name}")),
         level=options.level,

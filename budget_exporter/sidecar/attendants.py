@@ -1,4 +1,4 @@
-"""The tasks that attend to engines: a follower for each log, a watcher for each supervised unit."""
+"""The tasks that attend to engines: a follower for each log, a watcher for each supervised unit or container."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from budget_exporter import sources
 from budget_exporter.engines import Supervisor
 from budget_exporter.evidence import LogSource
 from budget_exporter.facts.boot import Failure
-from budget_exporter.facts.engine import Supervision
+from budget_exporter.facts.engine import Supervision, SupervisorName
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
 from budget_exporter.sidecar.fleet import Engine
@@ -36,6 +36,7 @@ class _Attended:
     log: Log | None = None
     follower: Follower | None = None
     follower_task: asyncio.Task[None] | None = None
+    supervised_by: tuple[SupervisorName, str] | None = None
     watcher: Watcher | None = None
     watcher_task: asyncio.Task[None] | None = None
 
@@ -72,7 +73,7 @@ class Attendants:
             # Where nobody has looked lately, what is known of the engine is no reason to change anything.
             if engine.up is not None:
                 self._attend_log(engine, attended, logs.get(name))
-            self._attend_unit(engine, attended)
+            self._attend_supervisor(engine, attended)
 
     def _attend_log(self, engine: Engine, attended: _Attended, log: Log | None) -> None:
         if log is attended.log or (log is not None and log.same(attended.log)):
@@ -89,17 +90,21 @@ class Attendants:
         attended.follower = follower
         attended.follower_task = asyncio.create_task(follower.run(), name=f"log {engine.name}")
 
-    def _attend_unit(self, engine: Engine, attended: _Attended) -> None:
-        unit = engine.unit
-        if attended.watcher is not None and attended.watcher.unit == unit:
+    def _attend_supervisor(self, engine: Engine, attended: _Attended) -> None:
+        by = engine.supervised_by
+        if by is not None and (by[0] in self._off or sources.SOURCES.get(by[0]) != "supervisors"):
+            by = None
+        if by == attended.supervised_by:
             return
         self._end_watcher(attended)
-        if unit is None or "systemd" in self._off:
+        attended.supervised_by = by
+        if by is None:
             return
-        health = self._health("systemd")
-        attended.watcher = Watcher(unit, self._supervisor("systemd"), health, self._wake)
+        name, unit = by
+        health = self._health(name)
+        attended.watcher = Watcher(unit, self._supervisor(name), health, self._wake)
         health.joined(attended.watcher)
-        attended.watcher_task = asyncio.create_task(attended.watcher.run(), name=f"unit {unit}")
+        attended.watcher_task = asyncio.create_task(attended.watcher.run(), name=f"{name} {unit}")
 
     def _end_follower(self, attended: _Attended) -> None:
         follower = attended.follower
@@ -110,10 +115,10 @@ class Attendants:
         attended.log = attended.follower = attended.follower_task = None
 
     def _end_watcher(self, attended: _Attended) -> None:
-        if attended.watcher is not None:
-            self._health("systemd").left(attended.watcher)
+        if attended.watcher is not None and attended.supervised_by is not None:
+            self._health(attended.supervised_by[0]).left(attended.watcher)
         self._end(attended.watcher_task)
-        attended.watcher = attended.watcher_task = None
+        attended.supervised_by = attended.watcher = attended.watcher_task = None
 
     def _end(self, task: asyncio.Task[None] | None) -> None:
         if task is not None:

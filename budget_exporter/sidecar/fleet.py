@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from budget_exporter.config import Config, EngineConfig
 from budget_exporter.facts.boot import BootReport
-from budget_exporter.facts.engine import EngineSighting, ProcessKey, Supervision, UnitState
+from budget_exporter.facts.engine import EngineSighting, ProcessKey, Supervision, SupervisorName, UnitState
 from budget_exporter.facts.snapshot import FreeAtInit
 from budget_exporter.sidecar.deaths import Deaths
-from budget_exporter.sidecar.names import Running, configured_name, named
+from budget_exporter.sidecar.names import Running, automatic_name, configured_name, describes, named
 from budget_exporter.sidecar.restarts import RestartCount
 from budget_exporter.sidecar.runner import StateLog
 from budget_exporter.state import EngineMemory
@@ -19,6 +19,8 @@ __all__ = ["Engine", "Fleet", "Running", "keys"]
 
 FORGET_AFTER = 3600.0
 """Seconds after which an engine that is gone and not configured is forgotten."""
+GONE_AFTER = 60.0
+"""Seconds a unit or container that is gone has to come again, as one that is created anew does."""
 FRESH = 5.0
 """Seconds within which a process must be found for its start to have been witnessed."""
 DEAD: frozenset[UnitState] = frozenset({"failed", "auto_restart"})
@@ -50,8 +52,8 @@ class Engine:
     free_at_init: dict[str, FreeAtInit] = field(default_factory=dict)
     remembered: EngineMemory | None = None
     """What the state file said, until the log follower has taken it up."""
-    gone: bool = False
-    """Whether the unit it ran in exists no longer."""
+    gone_since: float | None = None
+    """Unix time since which the unit or container it ran in exists no longer."""
     trouble: StateLog = field(init=False)
     """Logs why there is no budget for this engine, when that changes."""
 
@@ -72,6 +74,16 @@ class Engine:
             return config.unit or (config.match.unit if config.match else None)
         return self.last.sighting.unit if self.last else None
 
+    @property
+    def supervised_by(self) -> tuple[SupervisorName, str] | None:
+        """Return whose word counts of what restarts the engine, and what it calls it: its unit, else its container."""
+        if self.unit is not None:
+            return "systemd", self.unit
+        sighting = self.last.sighting if self.last else None
+        if sighting is None or sighting.container is None or sighting.supervisor == "none":
+            return None
+        return sighting.supervisor, sighting.container
+
     def rename(self, name: str) -> None:
         """Go on under another name."""
         self.name, self.trouble = name, StateLog(f"engine.{name}")
@@ -84,11 +96,14 @@ class Fleet:
         self.engines: dict[str, Engine] = {}
         self.configure(config)
         for name, memory in remembered.items():
-            self._recall(name, memory)
+            if name not in self._excluded:
+                self._recall(name, memory)
 
     def configure(self, config: Config) -> None:
         """Take a new configuration: configured engines exist from the start."""
-        self._config = {engine.name: engine for engine in config.engines}
+        self._config = {engine.name: engine for engine in config.engines if not engine.exclude}
+        self._excluded = {engine.name: engine for engine in config.engines if engine.exclude}
+        self.engines = {name: engine for name, engine in self.engines.items() if name not in self._excluded}
         for name, engine in self.engines.items():
             engine.config = self._config.get(name)
         for name, entry in self._config.items():
@@ -111,20 +126,30 @@ class Fleet:
         Where the look was not ``complete``, an engine that was not found may run all the same.
         """
         started: list[str] = []
-        holders = self._holders(found)
+        holders = self._holders(self._ours(found))
         for name, running in holders.items():
             engine = self.engines.setdefault(name, Engine(name, self._config.get(name)))
             if engine.main != running.sighting.main:
                 self._begin(engine, running.sighting, now)
                 started.append(name)
             engine.running = engine.last = running
-            engine.looked, engine.gone, engine.last_seen, engine.ended_at = True, False, now, None
+            engine.looked, engine.gone_since, engine.last_seen, engine.ended_at = True, None, now, None
         for name, engine in list(self.engines.items()):
             if name not in holders:
                 engine.running, engine.looked = None, complete
                 if complete:
                     self._absent(engine, now)
         return started
+
+    def _ours(self, found: Sequence[Running]) -> list[Running]:
+        """Return what runs and is not excluded; what is excluded is forgotten at once, as if it had never been."""
+        excluded = {
+            running.sighting.main
+            for running in found
+            if any(describes(entry, running) for entry in self._excluded.values())
+        }
+        self.engines = {name: engine for name, engine in self.engines.items() if engine.main not in excluded}
+        return [running for running in found if running.sighting.main not in excluded]
 
     def _begin(self, engine: Engine, sighting: EngineSighting, now: float) -> None:
         if engine.main is not None:
@@ -139,7 +164,8 @@ class Fleet:
     def _absent(self, engine: Engine, now: float) -> None:
         if engine.ended_at is None and engine.main is not None:
             self._end(engine, now)
-        forgotten = engine.ended_at is None or engine.gone or now - engine.ended_at > FORGET_AFTER
+        gone = engine.gone_since is not None and now - engine.gone_since > GONE_AFTER
+        forgotten = engine.ended_at is None or gone or now - engine.ended_at > FORGET_AFTER
         if engine.config is None and forgotten:
             del self.engines[engine.name]
 
@@ -162,7 +188,10 @@ class Fleet:
             if rose or supervision.state in DEAD:
                 engine.deaths.unasked(now)
             vanished = known and supervision.nrestarts is None and supervision.state == "inactive"
-            engine.gone = engine.gone or (vanished and engine.up is False)
+            if supervision.nrestarts is not None:
+                engine.gone_since = None
+            elif vanished and engine.up is False:
+                engine.gone_since = now
         engine.deaths.judge(now, troubled=troubled)
 
     def _holders(self, found: Sequence[Running]) -> dict[str, Running]:
@@ -173,7 +202,7 @@ class Fleet:
         fresh: list[Running] = []
         for running in found:
             name = known.get(running.sighting.main)
-            wanted = configured_name(running, self._config)
+            wanted = configured_name(running, self._config) or self._late_name(name, running)
             if name is not None and wanted not in (None, name):
                 name = self._move(name, str(wanted), mains)
             if name is None or name in holders:
@@ -183,23 +212,32 @@ class Fleet:
         ports = {name: engine.last.port if engine.last else None for name, engine in self.engines.items()}
         return holders | named(fresh, holders, ports, self._config)
 
+    def _late_name(self, name: str | None, running: Running) -> str | None:
+        """Return the name of a running engine whose container's name was told only now, None for any other."""
+        last = self.engines[name].last if name is not None and name not in self._config else None
+        if last is None or last.sighting.container is not None or running.sighting.container is None:
+            return None
+        wanted = automatic_name(running)
+        # A configured name belongs to what its entry describes.
+        return None if wanted in self._config and self._config[wanted].match is not None else wanted
+
     def _move(self, name: str, wanted: str, mains: frozenset[ProcessKey]) -> str | None:
         """
-        Give the engine ``name`` the name that the configuration has for it now, with all that is known of it.
+        Give the engine ``name`` the name that it should have had, with all that is known of it.
 
         Where ``wanted`` has a past of its own the process is the next of that engine's, and None is returned; where it
         runs, the name stays.
         """
-        holder = self.engines[wanted]
-        if holder.main in mains:
+        holder = self.engines.get(wanted)
+        if holder is not None and holder.main in mains:
             return name
         engine = self.engines.pop(name)
         if name in self._config:
             self.engines[name] = Engine(name, self._config[name])
-        if holder.main is not None:
+        if holder is not None and holder.main is not None:
             return None
         engine.rename(wanted)
-        engine.config = self._config[wanted]
+        engine.config = self._config.get(wanted)
         self.engines[wanted] = engine
         return wanted
 

@@ -19,6 +19,7 @@ from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
 from budget_exporter.sidecar import assemble, devices
 from budget_exporter.sidecar.attendants import Attendants
+from budget_exporter.sidecar.containers import Containers
 from budget_exporter.sidecar.fleet import Engine, Fleet
 from budget_exporter.sidecar.keeper import Keeper
 from budget_exporter.sidecar.phases import Phases
@@ -72,6 +73,7 @@ class Sidecar:
         self._event = asyncio.Event()
         self._attendants = Attendants(options.roots, options.off, self._event.set, TICK)
         self._threads = Threads(config, options.roots, options.off, self._wake)
+        self._containers = Containers(options.roots, options.off, self._event.set, TICK)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = Reload(self._reconfigure, clock)
         self._born = time.monotonic()
@@ -95,6 +97,7 @@ class Sidecar:
         """Run until cancelled; then save the state and let go of everything that does not hang."""
         self._loop = asyncio.get_running_loop()
         self._threads.start()
+        self._containers.start()
         try:
             while True:
                 self._event.clear()
@@ -105,6 +108,7 @@ class Sidecar:
                     await asyncio.wait_for(self._event.wait(), TICK - SOON)
         finally:
             await self._attendants.close()
+            await self._containers.close()
             self._threads.stop()
             await self._save_at_last()
 
@@ -127,7 +131,8 @@ class Sidecar:
 
     def _make(self) -> None:
         now = self._clock()
-        found = self._threads.found()
+        seen = self._threads.found()
+        found = self._containers.merge(seen, now)
         started = self._fleet.observe(found.running, now, complete=found.all)
         windows = self._windows()
         identities = self._board.identities([w.identity for each in windows for w in each.values()], now)
@@ -136,7 +141,7 @@ class Sidecar:
             self._board.update(each, self._epochs(placed), known=found.all and self._all_placed(placed))
         states = {s.identity.device: s for s in self._board.states(now)}
         self._threads.interest = frozenset(
-            pid for r in found.running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
+            pid for r in seen.running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
         )
         for name in started:
             self._measure_free(self._fleet.engines[name], placed[name])
@@ -217,7 +222,8 @@ class Sidecar:
             self._fleet.supervised(engine, self._attendants.supervision(name), now, troubled=troubled)
 
     def _health(self) -> list[SourceHealth]:
-        return sorted(self._threads.health() + self._attendants.health(), key=lambda h: h.name)
+        healths = self._threads.health() + self._containers.health() + self._attendants.health()
+        return sorted(healths, key=lambda h: h.name)
 
     def _exporter(self) -> ExporterState:
         options = self._options

@@ -7,7 +7,7 @@ from dataclasses import replace
 from budget_exporter.config import Config, EngineConfig, Match
 from budget_exporter.facts.boot import Failure
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape, Supervision
-from budget_exporter.sidecar.fleet import FORGET_AFTER, FRESH, Fleet, Running
+from budget_exporter.sidecar.fleet import FORGET_AFTER, FRESH, GONE_AFTER, Fleet, Running
 from budget_exporter.state import EngineMemory
 
 
@@ -219,7 +219,9 @@ def test_an_engine_is_forgotten_with_its_unit_but_not_while_its_unit_was_never_k
         fleet.observe([], 102.0)
         gone = Supervision("systemd", "m.service", "inactive", None)
         fleet.supervised(fleet.engines["m"], gone, 102.0, troubled=False)
-        fleet.observe([], 103.0)
+        fleet.observe([], 102.0 + GONE_AFTER)
+        assert "m" in fleet.engines
+        fleet.observe([], 103.0 + GONE_AFTER)
         assert ("m" in fleet.engines) is kept
 
 
@@ -248,3 +250,54 @@ def test_what_a_fast_restart_left_no_time_to_free_is_not_measured() -> None:
     fleet.observe([], 110.0)
     fleet.observe([running(3, model="m", started=115.0)], 115.5)
     assert fleet.engines["m"].vacant_since == 110.0
+
+
+def test_a_container_that_is_created_anew_is_the_same_engine() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, container="c")], 101.0)
+    fleet.supervised(fleet.engines["c"], Supervision("docker", "c", "active", 0), 101.0, troubled=False)
+    fleet.observe([], 110.0)
+    fleet.supervised(fleet.engines["c"], Supervision("docker", "c", "inactive", None), 110.0, troubled=False)
+    fleet.observe([running(2, container="c", started=150.0)], 150.0)
+    fleet.supervised(fleet.engines["c"], Supervision("docker", "c", "active", 0), 150.0, troubled=False)
+    fleet.observe([running(2, container="c", started=150.0)], 300.0)
+    assert [(e.name, e.up, e.restarts.total, sum(e.deaths.counts.values())) for e in fleet.engines.values()] == [
+        ("c", True, 1, 0)
+    ]
+
+
+def test_a_unit_that_comes_again_while_its_engine_is_down_is_not_gone() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, container="c")], 101.0)
+    fleet.supervised(fleet.engines["c"], Supervision("docker", "c", "active", 0), 101.0, troubled=False)
+    fleet.observe([], 102.0)
+    fleet.supervised(fleet.engines["c"], Supervision("docker", "c", "inactive", None), 102.0, troubled=False)
+    fleet.supervised(fleet.engines["c"], Supervision("docker", "c", "inactive", 0), 110.0, troubled=False)
+    fleet.observe([], 102.0 + 2 * GONE_AFTER)
+    assert fleet.engines["c"].up is False
+
+
+def test_a_container_s_name_that_is_told_late_is_taken_with_all_that_is_known() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, model="m")], 101.0)
+    fleet.observe([running(2, model="m", started=102.0)], 103.0)
+    fleet.observe([running(2, container="c", model="m", started=102.0)], 104.0)
+    assert [(e.name, e.up, e.restarts.total) for e in fleet.engines.values()] == [("c", True, 1)]
+
+
+def test_a_late_name_that_has_a_past_goes_on_as_that_and_one_that_runs_keeps_its_own() -> None:
+    fleet = Fleet(Config(), {"c": EngineMemory(main=ProcessKey(9, 9, "b"), last_seen=60.0, restarts=4)})
+    fleet.observe([running(1, model="m")], 101.0)
+    fleet.observe([running(1, container="c", model="m")], 102.0)
+    assert [(e.name, e.restarts.total) for e in fleet.engines.values()] == [("c", 5)]
+    fleet.observe([running(1, container="c", model="m"), running(2, model="m")], 103.0)
+    fleet.observe([running(1, container="c", model="m"), running(2, container="c", model="m")], 104.0)
+    assert set(fleet.engines) == {"c", "m"}
+
+
+def test_a_late_name_that_a_configured_engine_has_is_not_taken() -> None:
+    config = Config(engines=(EngineConfig(name="c", match=Match(port=9)),))
+    fleet = Fleet(config, {})
+    fleet.observe([running(1, model="m")], 101.0)
+    fleet.observe([running(1, container="c", model="m")], 102.0)
+    assert {name: engine.up for name, engine in fleet.engines.items()} == {"c": False, "m": True}

@@ -94,6 +94,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     name: Annotated[str, msgspec.Meta(min_length=1)]
     match: Match | None = None
+    exclude: bool = False
+    """Whether what is recognised by this entry is none of ours: it is neither watched nor shown."""
     unit: str | None = None
     """The unit that supervises it, where that cannot be told from its processes."""
     log: LogConfig | None = None
@@ -200,6 +202,8 @@ def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
         raise document.error(f"{key}.name", f"another engine is called {engine.name!r}")
     if engine.match is not None and len(engine.match.given) != 1:
         raise document.error(f"{key}.match", "give exactly one of unit, container, served_model_name, port")
+    if engine.exclude and engine.match is None:
+        raise document.error(f"{key}.exclude", "needs a match: what is it that is excluded?")
     if log is not None and sum((log.file is not None, log.journal, log.none)) != 1:
         raise document.error(f"{key}.log", "give exactly one of file, journal, none")
     _check_units(document, key, engine)

@@ -101,6 +101,14 @@ def test_two_engines_of_one_name_are_refused(tmp_path: Path) -> None:
         config.load(write(tmp_path, "engines:\n  - name: a\n  - name: a\n"), SOURCES)
 
 
+def test_an_exclusion_says_what_it_excludes(tmp_path: Path) -> None:
+    text = "engines:\n  - name: a\n    exclude: true\n"
+    with pytest.raises(ConfigError, match=r":3: engines\[0\]\.exclude: needs a match"):
+        config.load(write(tmp_path, text), SOURCES)
+    (engine,) = config.load(write(tmp_path, f"{text}    match: {{port: 9000}}\n"), SOURCES).engines
+    assert engine.exclude
+
+
 @pytest.mark.parametrize("match", ["{port: 8000}", "{unit: a.service}", "{container: a}", "{served_model_name: a}"])
 def test_two_engines_that_would_match_the_same_are_refused(tmp_path: Path, match: str) -> None:
     text = f"engines:\n  - {{name: a, match: {match}}}\n  - {{name: b, match: {match}}}\n"

@@ -81,5 +81,6 @@ def test_the_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     path = tmp_path / "config.yaml"
     path.write_text(text)
-    (engine,) = config.load(path, frozenset(SOURCES)).engines
+    engine, other = config.load(path, frozenset(SOURCES)).engines
     assert engine.contract_tokens == 401_408
+    assert other.exclude

@@ -9,7 +9,7 @@ from itertools import count
 from budget_exporter.config import EngineConfig
 from budget_exporter.facts.engine import EngineSighting, Shape
 
-__all__ = ["Running", "automatic_name", "configured_name", "named"]
+__all__ = ["Running", "automatic_name", "configured_name", "describes", "named"]
 
 DEFAULT_PORT = 8000
 """vLLM's port where no flag gives one (entrypoints/openai/cli_args.py)."""
@@ -68,10 +68,11 @@ def _candidates(running: Running, ports: Mapping[str, int | None], config: Mappi
 
 def configured_name(running: Running, config: Mapping[str, EngineConfig]) -> str | None:
     """Return the name of the first entry of ``config`` that describes ``running``."""
-    return next((name for name, entry in config.items() if _matches(entry, running)), None)
+    return next((name for name, entry in config.items() if describes(entry, running)), None)
 
 
-def _matches(entry: EngineConfig, running: Running) -> bool:
+def describes(entry: EngineConfig, running: Running) -> bool:
+    """Return whether ``running`` is what the entry is for."""
     match = entry.match
     if match is None:
         return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from budget_exporter.engines._visible import visible_to_cuda, visible_to_hip
@@ -12,6 +13,7 @@ __all__ = ["place"]
 
 _MOST_RANKS = 1024
 """No host has as many: flags that ask for more are a mistake, and no reason for as many series."""
+_COUNT = re.compile(r"[0-9]{1,9}")
 _ASSUMED = "assumed: the environment cannot be read, but there are as many devices as ranks"
 
 
@@ -22,7 +24,7 @@ def place(
     devices: Sequence[DeviceIdentity],
 ) -> tuple[Placement, ...]:
     """
-    Return one placement a rank: ``0``, ``1``, … and ``d0.0``, ``d1.0``, … with data parallelism.
+    Return one placement a rank of this host: ``0``, ``1``, … and ``d0.0``, ``d1.0``, … with data parallelism.
 
     ``environ`` is the main process's, None where it may not be read; ``devices`` are all of the host, of which those
     without ``order`` cannot be opened by the engine. A worker's device is its local rank's place in the visible list
@@ -45,11 +47,30 @@ def place(
 
 def _names(shape: Shape) -> list[str]:
     inside = shape.tensor_parallel_size * shape.pipeline_parallel_size
-    if inside * shape.data_parallel_size > _MOST_RANKS:
+    replicas = _replicas(shape)
+    if inside * (replicas.stop - replicas.start) > _MOST_RANKS:
         return []
     if shape.data_parallel_size == 1:
         return [str(rank) for rank in range(inside)]
-    return [f"d{replica}.{rank}" for replica in range(shape.data_parallel_size) for rank in range(inside)]
+    return [f"d{replica}.{rank}" for replica in replicas for rank in range(inside)]
+
+
+def _replicas(shape: Shape) -> range:
+    """
+    Return which replicas run on this host; none for a server whose engines are all elsewhere.
+
+    Source: vLLM 0.9 to 0.32, ``engine/arg_utils.py``: with a rank of its own a server has that replica, else so many
+    from the first on as are said to be local, by default all.
+    """
+    rank, local, start = (
+        int(text) if _COUNT.fullmatch(text := shape.given.get(f"data-parallel-{name}", "")) else None
+        for name in ("rank", "size-local", "start-rank")
+    )
+    if rank is not None:
+        return range(rank, rank + 1)
+    if local is None:
+        return range(shape.data_parallel_size)
+    return range(start or 0, (start or 0) + local)
 
 
 def _unresolved(shape: Shape, workers: Sequence[Worker]) -> str:

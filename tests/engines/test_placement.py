@@ -143,3 +143,21 @@ def test_cuda_lists() -> None:
 
 def test_a_mistyped_size_makes_no_million_series() -> None:
     assert place(Shape(tensor_parallel_size=10**9), {}, (), CARDS) == ()
+
+
+@pytest.mark.parametrize(
+    ("given", "names"),
+    [
+        ({}, ["d0.0", "d1.0", "d2.0", "d3.0"]),
+        ({"data-parallel-size-local": "2"}, ["d0.0", "d1.0"]),
+        ({"data-parallel-size-local": "2", "data-parallel-start-rank": "2", "headless": "true"}, ["d2.0", "d3.0"]),
+        ({"data-parallel-rank": "3"}, ["d3.0"]),
+        ({"data-parallel-size-local": "0"}, []),
+        ({"data-parallel-size-local": "9" * 5000}, ["d0.0", "d1.0", "d2.0", "d3.0"]),
+        ({"data-parallel-size-local": "two"}, ["d0.0", "d1.0", "d2.0", "d3.0"]),
+        ({"data-parallel-size-local": "9" * 9}, []),
+    ],
+)
+def test_only_the_replicas_of_this_host_have_ranks(given: dict[str, str], names: list[str]) -> None:
+    shape = Shape(data_parallel_size=4, given=given)
+    assert [placement.rank for placement in place(shape, {}, (), CARDS)] == names

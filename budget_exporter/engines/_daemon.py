@@ -142,6 +142,8 @@ class Daemon:
             if isinstance(error.__cause__ or error, PermissionError):
                 raise SourceDenied(f"{self.socket}: permission denied; needs the socket's group, or root") from error
             raise SourceError(f"{self.socket}: {getattr(error, 'strerror', None) or type(error).__name__}") from error
+        except aiohttp.ClientPayloadError as error:
+            raise SourceError(f"{self.socket}: the daemon's answer broke off") from error
         except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
             raise SourceError(f"{self.socket}: {getattr(error, 'strerror', None) or type(error).__name__}") from error
 

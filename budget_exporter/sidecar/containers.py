@@ -54,6 +54,8 @@ class Containers:
         self._looked = self._source is None
         self._unnamed: dict[ProcessKey, float] = {}
         """Processes in containers whose name nobody has told yet, and since when they are seen."""
+        self._known: dict[str, Container] = {}
+        """What was last told of the containers whose processes run: a daemon may go while they stay."""
         self._shapes: dict[ProcessKey, Shape] = {}
 
     def start(self) -> None:
@@ -67,8 +69,10 @@ class Containers:
 
         A process in a container whose name nobody has told yet waits for it a while: until then it is not complete.
         """
-        told = [each for daemon in self._daemons.values() for each in daemon.containers]
-        running = merged(found.running, told, self._shape)
+        told = {each.id: each for daemon in self._daemons.values() for each in daemon.containers}
+        running = merged(found.running, (self._known | told).values(), self._shape)
+        present = {each.sighting.container_id for each in running if each.sighting.source != NAME}
+        self._known = {key: each for key, each in (self._known | told).items() if key in present and not each.hidden}
         waiting = self._waiting(running, now)
         unheard = any(c.hidden for daemon in self._daemons.values() if not daemon.heard for c in daemon.containers)
         kept = [each for each in running if each.sighting.main not in waiting]

@@ -72,7 +72,8 @@ class Deaths:
     def unasked(self, now: float) -> None:
         """Take the supervisor's word that the process ended, or was replaced, without having been asked to."""
         self._unasked_at = now
-        for end in self._ends:
+        # The newest alone: one before it, of a moment ago, may have been asked for.
+        for end in self._ends[-1:]:
             end.unasked = end.unasked or now - end.at <= PATIENCE
 
     def judge(self, now: float, *, troubled: bool) -> None:

@@ -91,3 +91,12 @@ def test_ten_thousand_ends_are_not_kept() -> None:
         deaths.ended(float(n), "serving")
         deaths.judge(float(n), troubled=False)
     assert len(deaths._ends) <= PATIENCE_LOG + 1
+
+
+def test_a_death_soon_after_a_planned_restart_does_not_make_that_a_death() -> None:
+    deaths = Deaths()
+    deaths.ended(100.0, "serving")
+    deaths.ended(102.0, "loading")
+    deaths.unasked(102.5)
+    deaths.judge(110.0, troubled=False)
+    assert deaths.counts["unknown"] == 1

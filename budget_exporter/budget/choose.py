@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from budget_exporter.budget.buckets.releases import FIRST_FORK, Release, release_of
 from budget_exporter.budget.laws import Law, Version, expert_offload, gaudi, neuron, tpu, vllm_cpu, vllm_gpu
+from budget_exporter.budget.version import parse_version, version_text
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
@@ -48,7 +48,6 @@ _FORKS: tuple[tuple[Version, Version], ...] = (
     ((0, 9), (1, 22)),
 )
 """The vLLM that a release of Gaudi's fork stands on. Source: the tags of HabanaAI/vllm-fork."""
-_NUMBERS = re.compile(r"\s*v?(\d+(?:\.\d+)*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,12 +64,6 @@ class Choice:
         return self.law.name
 
 
-def parse_version(text: str | None) -> Version | None:
-    """Return the numbers a version begins with (``0.11.1rc2+rocm`` is 0.11.1), None where there are none."""
-    match = _NUMBERS.match(text or "")
-    return tuple(int(part) for part in match[1].split(".")) if match else None
-
-
 def choose(shape: Shape, report: BootReport | None, ranks: Sequence[RankInput] = ()) -> Choice:
     """
     Return the law for the engine's flavour and version; ``ranks`` tell the platform where the log does not.
@@ -80,7 +73,7 @@ def choose(shape: Shape, report: BootReport | None, ranks: Sequence[RankInput] =
     than one kind.
     """
     flavour = flavour_of(shape, report, ranks)
-    text, version, inferred = _version(flavour, report)
+    text, version, inferred = _version(flavour, shape, report)
     laws = [law for law in LAWS if law.flavour == flavour]
     if version is None:
         return Choice(laws[-1], text, assumed=True)
@@ -113,14 +106,14 @@ def flavour_of(shape: Shape, report: BootReport | None, ranks: Sequence[RankInpu
     return flavour if release is None else release.flavour
 
 
-def _version(flavour: str, report: BootReport | None) -> tuple[str, Version | None, bool]:
+def _version(flavour: str, shape: Shape, report: BootReport | None) -> tuple[str, Version | None, bool]:
     """
     Return the version as it is printed, its numbers, and whether they had to be inferred.
 
     Gaudi's fork counts by the release of its software, which its own version names; where only the version of the vLLM
     it stands on is known, that gives the release.
     """
-    text = report.version if report is not None and report.version is not None else ""
+    text = version_text(shape, report)
     if flavour not in {"gaudi", "gaudi_plugin"}:
         return text, parse_version(text), False
     release = _gaudi(report)

@@ -10,13 +10,15 @@ from budget_exporter.budget.buckets import Release, Sizes
 from budget_exporter.budget.capture import split
 from budget_exporter.budget.gaudi_settings import block_size, capture_settings, sizes, skips_warm_up
 from budget_exporter.budget.host import swap
+from budget_exporter.budget.kv_uniform import price as price_of
 from budget_exporter.budget.terms import printed
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Printed, RankFacts
 from budget_exporter.facts.engine import Shape
-from budget_exporter.facts.ledger import Origin, RankInput, RankLedger, Term
+from budget_exporter.facts.ledger import Constants, Origin, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 
-__all__ = ["blocks_of", "graphs_of", "host_of", "loaded", "pool_blocks", "shares"]
+__all__ = ["blocks_of", "graphs_of", "host_of", "loaded", "pool_blocks", "prices_of", "shares"]
 
 NEEDED = ("max_num_seqs", "max_model_len", "max_num_batched_tokens", "num_blocks")
 
@@ -36,6 +38,19 @@ def loaded(rank: RankInput, facts: RankFacts, free: Printed) -> tuple[Term, ...]
     coarse = free.rounding + sum(term.rounding for term in terms)
     note = "size minus free after loading and what was loaded"
     return (*terms, Term("driver_reserve", rest, "log", note=note, rounding=coarse))
+
+
+def prices_of(shape: Shape, constants: Constants | None, model: ModelFiles | None) -> tuple[dict[str, int], list[str]]:
+    """Return the price of a token by origin, the one that counts first, and why there is none of the geometry."""
+    prices: dict[str, int] = {}
+    if constants is not None and constants.kv_bytes_per_token:
+        prices["registry"] = constants.kv_bytes_per_token
+    try:
+        if model is not None:
+            prices["geometry"] = price_of(model, shape)
+    except LawError as error:
+        return prices, [f"the price of a token is not known: {error}"]
+    return prices, []
 
 
 def pool_blocks(pool: int, block: int) -> int:
@@ -59,13 +74,15 @@ def graphs_of(
     """
     Return how many graphs there will be at most, and what to say of it: the engine's word, else its buckets.
 
-    ``blocks`` are the law's own KV blocks, which those the engine named replace. Nothing is said where
-    nothing is warmed up.
+    The buckets are those the engine named, else those its release makes of the flags. ``blocks`` are the law's own KV
+    blocks, which those the engine named replace. Nothing is said where nothing is warmed up.
     """
     if report.graphs is not None or shape.enforce_eager or skips_warm_up(shape):
         return report.graphs, []
     if shape.environ.get("PT_HPU_LAZY_MODE") == "0" and not release.since((1, 22)):
         return None, ["PT_HPU_LAZY_MODE=0: no graph is captured outside of lazy mode"]
+    if report.prompt_buckets is not None and report.decode_buckets is not None:
+        return report.prompt_buckets + report.decode_buckets, [_warmed_up(report.prompt_buckets, report.decode_buckets)]
     said = [each.kv_blocks for each in facts if each.kv_blocks is not None]
     try:
         return _counted(release, sizes(shape, report, min(said) if said else blocks, prefix_caching=release.plugin))
@@ -81,8 +98,11 @@ def _counted(release: Release, cut_for: Sizes) -> tuple[int | None, list[str]]:
     prompt, decode = buckets.prompt(release, cut_for), buckets.decode(release, cut_for)
     if prompt.found is None or decode.found is None:
         return None, [f"how many graphs there will be is not known: {prompt.why or decode.why}"]
-    note = f"{len(prompt.found)} prompt and {len(decode.found)} decode buckets are warmed up"
-    return len(prompt.found) + len(decode.found), [note]
+    return len(prompt.found) + len(decode.found), [_warmed_up(len(prompt.found), len(decode.found))]
+
+
+def _warmed_up(prompt: int, decode: int) -> str:
+    return f"{prompt} prompt and {decode} decode buckets are warmed up"
 
 
 def shares(shape: Shape, graphs: Term, pool: Term, price: int | None, default: float) -> tuple[Term, ...]:

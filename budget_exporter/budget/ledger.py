@@ -9,20 +9,27 @@ from budget_exporter.budget.choose import choose
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput
+from budget_exporter.facts.model import ModelFiles
 
 __all__ = ["compute"]
 
 
-def compute(shape: Shape, ranks: Sequence[RankInput], report: BootReport | None, constants: Constants | None) -> Ledger:
+def compute(
+    shape: Shape,
+    ranks: Sequence[RankInput],
+    report: BootReport | None,
+    constants: Constants | None,
+    model: ModelFiles | None = None,
+) -> Ledger:
     """
     Return the ledger of ``ranks`` (sizes in bytes) under the law that ``choose`` gives the engine.
 
-    ``report`` is what the engine has said so far, ``constants`` the fitted figures that fit it; both may be None, then
-    fewer terms are known. Raise LawError, naming the field, for an impossible size, ratio or length, and for an engine
-    on a device that no law is for.
+    ``report`` is what the engine has said so far, ``constants`` the fitted figures that fit it, ``model`` what its
+    model's files say; each may be None, then fewer terms are known. Raise LawError, naming the field, for an impossible
+    size, ratio or length, and for an engine on a device that no law is for.
     """
     choice = choose(shape, report, ranks)
-    ledger = choice.law.ledger(shape, ranks, report if report is not None else BootReport(), constants)
+    ledger = choice.law.ledger(shape, ranks, report if report is not None else BootReport(), constants, model)
     notes = list(ledger.notes)
     if choice.assumed:
         version = f"version {choice.version}" if choice.version else "an unknown version"

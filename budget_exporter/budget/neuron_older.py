@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from budget_exporter.budget.neuron_kv import FALLBACK, PLACEHOLDER, free_or_fallback, sequence_blocks
+from budget_exporter.budget.kv_settings import settings
+from budget_exporter.budget.kv_uniform import attention, element_bytes
+from budget_exporter.budget.neuron_kv import FALLBACK, PLACEHOLDER, contiguous, free_or_fallback, sequence_blocks
 from budget_exporter.budget.terms import facts_of, printed
+from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 from budget_exporter.units import gib_text
 
 __all__ = ["Older", "ranks"]
@@ -32,6 +36,7 @@ def ranks(
     shape: Shape,
     given: Sequence[RankInput],
     report: BootReport,
+    model: ModelFiles | None = None,
 ) -> Older:
     """
     Return the ledger of the one worker process, which holds all cores, and the tokens of its pool where known.
@@ -45,6 +50,8 @@ def ranks(
         return Older()
     first = given[0]
     pool, note = _pool(worker, shape, facts_of(report, first.rank))
+    if pool is None and worker == "layout" and shape.neuron is not None and shape.neuron.is_block_kv_layout is False:
+        pool, note = _one_piece(shape, report, model)
     notes = [note] if note else []
     if len(given) > 1:
         notes.append(f"one worker process holds all {len(given)} ranks: its KV pool is shown for rank {first.rank}")
@@ -66,6 +73,22 @@ def _sequences(shape: Shape, report: BootReport) -> Older:
     if length is None or shape.max_num_seqs is None:
         return Older(notes=(note,))
     return Older(tokens=sequence_blocks(shape.max_num_seqs) * length, notes=(note,))
+
+
+def _one_piece(shape: Shape, report: BootReport, model: ModelFiles | None) -> tuple[Term | None, str]:
+    """Return the pool where each sequence lies in one piece of full length, which the model and the flags decide."""
+    length = shape.max_model_len if shape.max_model_len is not None else report.max_model_len
+    config = None if model is None else model.config
+    if config is None or length is None or shape.max_num_seqs is None:
+        return None, "each sequence lies in one piece: config.json, max_model_len and --max-num-seqs give its size"
+    try:
+        head, element = attention(config).head_size, element_bytes(config, settings(shape))
+    except LawError as error:
+        return None, f"each sequence lies in one piece, whose size is not known: {error}"
+    block = length if shape.block_size is None else shape.block_size
+    size = contiguous(len(config.layers), block, head, element, shape.tensor_parallel_size, shape.max_num_seqs)
+    note = f"{shape.max_num_seqs} sequences and one more, each in one piece"
+    return Term("kv_pool", size, "geometry", "--max-num-seqs", note), ""
 
 
 def _pool(worker: str, shape: Shape, facts: RankFacts) -> tuple[Term | None, str]:

@@ -152,11 +152,15 @@ def _ledger(
     constants = choose.constants_for(registry, shape, report)
     if engine.config is not None:
         constants = registries.override(constants, engine.config.constants)
-    return budget.compute(shape, [_rank_input(r, s, free.get(r)) for r, s in on.items()], report, constants)
+    inputs = [_rank_input(r, s, free.get(r)) for r, s in on.items()]
+    return budget.compute(shape, inputs, report, constants, engine.last.sighting.model_files)
 
 
 def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:
-    device = RankInput(rank, state.memory.size, platform=state.identity.platform, integrated=state.identity.integrated)
+    identity = state.identity
+    device = RankInput(
+        rank, state.memory.size, platform=identity.platform, integrated=identity.integrated, model=identity.model
+    )
     if free is None:
         return device
     return replace(

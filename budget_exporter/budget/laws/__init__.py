@@ -8,6 +8,7 @@ from typing import Protocol
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput
+from budget_exporter.facts.model import ModelFiles
 
 __all__ = ["Law", "Version"]
 
@@ -43,11 +44,16 @@ class Law(Protocol):
         ...
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
         Return the budget of all ranks: one call, since the KV pool is a minimum over ranks.
 
-        Raise LawError for an impossible input.
+        ``model`` is what the model's files say, None where nobody has looked. Raise LawError for an impossible input.
         """
         ...

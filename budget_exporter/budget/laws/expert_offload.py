@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from budget_exporter.budget import graphs, host, kv_cache, plan as plan_block
+from budget_exporter.budget.kv_ledger import with_geometry
 from budget_exporter.budget.laws import Version
 from budget_exporter.budget.laws._offload_charges import (
     CHARGES,
@@ -42,6 +43,7 @@ from budget_exporter.budget.terms import (
 from budget_exporter.facts.boot import BootReport, Plan, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 from budget_exporter.units import gib_text
 
 __all__ = ["CHARGES", "DEFAULT_UTILIZATION", "LAWS", "ExpertOffload"]
@@ -63,25 +65,30 @@ class ExpertOffload:
     examined_until: Version | None = (0, 30)
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
-        Return the budget of all ranks.
+        Return the budget of all ranks; ``model`` gives the geometry's price beside the registry's.
 
         Raise LawError for an impossible flag or size. A term for which neither plan block nor registry has a figure is
         left out and named in the notes; the partition is then open and has no arena.
         """
         check(shape, ranks, constants)
         number = graphs.count(shape, report.graphs, constants)
-        model = model_charges(shape, report, constants, number)
+        modelled = model_charges(shape, report, constants, number)
         utilization = DEFAULT_UTILIZATION if shape.utilization is None else shape.utilization
-        results = {rank.rank: _rank(shape, rank, report, model, constants, utilization) for rank in ranks}
+        results = {rank.rank: _rank(shape, rank, report, modelled, constants, utilization) for rank in ranks}
         ledgers = {name: ledger for name, (ledger, _) in results.items()}
         prices = _prices(shape, report, [facts_of(report, rank.rank) for rank in ranks], constants)
         requested = max((ledger.requested for ledger in ledgers.values()), default=0)
         plans = [facts_of(report, rank.rank).plan or Plan() for rank in ranks]
         offload = host.kv_offload(shape)
-        return Ledger(
+        ledger = Ledger(
             law=self.name,
             version=report.version or "",
             assumed=False,
@@ -100,6 +107,7 @@ class ExpertOffload:
             host=(*plan_block.host_terms(shape, report, plans), *(() if offload is None else (offload,))),
             notes=(*rank_notes({name: notes for name, (_, notes) in results.items()}), *host.notes(shape, "V1")),
         )
+        return with_geometry(ledger, shape, ranks, report, model)
 
 
 LAWS = (ExpertOffload(),)

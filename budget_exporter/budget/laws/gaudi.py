@@ -24,7 +24,7 @@ from typing import Literal
 
 from budget_exporter.budget.buckets import Release, release_of
 from budget_exporter.budget.checks import check
-from budget_exporter.budget.gaudi_parts import blocks_of, graphs_of, host_of, loaded, shares
+from budget_exporter.budget.gaudi_parts import blocks_of, graphs_of, host_of, loaded, prices_of, shares
 from budget_exporter.budget.gaudi_settings import RESERVE, SKIP_WARM_UP, block_size, reserve, skips_warm_up, v1
 from budget_exporter.budget.gaudi_split import Split, divide, scaled
 from budget_exporter.budget.laws import Version
@@ -32,6 +32,7 @@ from budget_exporter.budget.terms import facts_of, kv_minimum, printed, rank_not
 from budget_exporter.facts.boot import BootReport, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, Origin, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 
 __all__ = ["LAWS", "Gaudi"]
 
@@ -64,19 +65,26 @@ class Gaudi:
     flavour: Literal["gaudi", "gaudi_plugin"] = "gaudi"
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
         Return the budget of all ranks that said what was free after loading; the others are named in the notes.
 
-        Of ``constants`` only the price of a token counts, which gives the KV blocks and the dummy block. Raise LawError
-        for an impossible flag, setting or size.
+        Of ``constants`` only the price of a token counts, which gives the KV blocks and the dummy block; without one
+        the geometry of ``model`` gives it. Raise LawError for an impossible flag, setting or size.
         """
         check(shape, ranks, constants)
         utilization = self.default_utilization if shape.utilization is None else shape.utilization
         share = reserve(shape, self.default_reserve, forgiving=self.forgiving)
-        price = None if constants is None else constants.kv_bytes_per_token or None
-        ledgers, splits, notes = {}, [], self._notes(shape)
+        prices, price_notes = prices_of(shape, constants, model)
+        origin: Origin = "registry" if "registry" in prices else "geometry"
+        price = prices.get(origin)
+        ledgers, splits, notes = {}, [], self._notes(shape) + price_notes
         said: dict[str, list[str]] = {}
         if share.source == "default" and share.note.startswith(RESERVE):
             notes.append(share.note)
@@ -85,7 +93,7 @@ class Gaudi:
             if facts.free_after_load is None:
                 said[rank.rank] = ["free memory after loading is not known, and all else is a share of it"]
                 continue
-            dummy, missing = self._dummy(shape, report, facts, price)
+            dummy, missing = self._dummy(shape, report, facts, price, origin)
             split = divide(facts.free_after_load, utilization, share, dummy, facts, of_free=self.of_free)
             splits.append(split)
             ledgers[rank.rank] = self._rank(shape, rank, facts, split, price, closed=not missing)
@@ -101,7 +109,7 @@ class Gaudi:
             assumed=False,
             ranks=ledgers,
             kv_pool_tokens=None if blocks is None else blocks * block_size(shape),
-            kv_bytes_per_token={} if price is None else {"registry": price},
+            kv_bytes_per_token=prices,
             kv_min_tokens=kv_minimum(shape, report),
             utilization=_utilization(shape, splits),
             utilization_ratio=utilization,
@@ -115,7 +123,7 @@ class Gaudi:
         return known if self.generation == "either" or known else self.generation == "V1"
 
     def _dummy(
-        self, shape: Shape, report: BootReport, facts: RankFacts, price: int | None
+        self, shape: Shape, report: BootReport, facts: RankFacts, price: int | None, origin: Origin
     ) -> tuple[Term | None, list[str]]:
         """Return the dummy block as a charge, and what to say where it should be there and is not known."""
         is_v1 = self._v1(shape, report, facts)
@@ -127,7 +135,7 @@ class Gaudi:
             return printed("dummy_block", facts.dummy_block, "--block-size"), []
         if price is None:
             return None, ["the size of the dummy block is not known: the partition is open"]
-        return Term("dummy_block", price * block_size(shape), "registry", "--block-size"), []
+        return Term("dummy_block", price * block_size(shape), origin, "--block-size"), []
 
     def _rank(
         self,
@@ -150,6 +158,7 @@ class Gaudi:
             rank=rank.rank,
             size=rank.size,
             requested=split.requested,
+            requested_rounding=split.rounding,
             charges=split.charges,
             pool=pool,
             kv_pool=kv_pool,

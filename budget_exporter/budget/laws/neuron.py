@@ -27,6 +27,8 @@ from typing import Literal
 
 from budget_exporter.budget import neuron_older
 from budget_exporter.budget.checks import check
+from budget_exporter.budget.kv_ledger import with_geometry
+from budget_exporter.budget.kv_uniform import with_price
 from budget_exporter.budget.laws import Version
 from budget_exporter.budget.neuron_platforms import PLATFORMS
 from budget_exporter.budget.neuron_ranks import CpuRank, DeviceRank
@@ -35,6 +37,7 @@ from budget_exporter.budget.terms import kv_minimum, rank_notes
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 
 __all__ = ["LAWS", "Neuron"]
 
@@ -58,10 +61,15 @@ class Neuron:
     flavour: str = "neuron"
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
-        Return the budget of all ranks; ``constants`` are of no use to this law.
+        Return the budget of all ranks; ``constants`` are of no use to this law, ``model`` gives the price of a token.
 
         A rank's size is the memory of the bank of its logical core. Ranks of which nothing can be said are named in the
         notes. Raise LawError for an impossible flag, setting or size.
@@ -69,9 +77,9 @@ class Neuron:
         del constants
         check(shape, ranks)
         if self.worker == "capped":
-            return self._capped(shape, ranks, report)
-        found = neuron_older.ranks(self.worker, shape, ranks, report)
-        return Ledger(
+            return self._capped(shape, ranks, report, model)
+        found = neuron_older.ranks(self.worker, shape, ranks, report, model)
+        ledger = Ledger(
             law=self.name,
             version=report.version or "",
             assumed=False,
@@ -80,8 +88,9 @@ class Neuron:
             kv_min_tokens=kv_minimum(shape, report),
             notes=(*found.notes, *_described(shape)),
         )
+        return with_price(ledger, model, shape)
 
-    def _capped(self, shape: Shape, ranks: Sequence[RankInput], report: BootReport) -> Ledger:
+    def _capped(self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, model: ModelFiles | None) -> Ledger:
         set_to = settings(shape.environ)
         utilization = DEFAULT_UTILIZATION if shape.utilization is None else shape.utilization
         worker: DeviceRank | CpuRank
@@ -91,7 +100,7 @@ class Neuron:
             worker = DeviceRank(shape, set_to, utilization, divides_banks=self.divides_banks)
         results = {rank.rank: worker.ledger(rank, report) for rank in ranks}
         ledgers = {rank: ledger for rank, (ledger, _) in results.items() if ledger is not None}
-        return Ledger(
+        ledger = Ledger(
             law=self.name,
             version=report.version or "",
             assumed=False,
@@ -107,6 +116,10 @@ class Neuron:
                 *_described(shape),
             ),
         )
+        # The plugin's default block size is not known: without the flag there are no blocks to count.
+        if shape.block_size is None:
+            return with_price(ledger, model, shape)
+        return with_geometry(ledger, shape, ranks, report, model, "neuron")
 
 
 LAWS = (

@@ -24,12 +24,15 @@ from typing import Literal
 
 from budget_exporter.budget import host
 from budget_exporter.budget.checks import check, switch
+from budget_exporter.budget.kv_uniform import attention
 from budget_exporter.budget.laws import Version
 from budget_exporter.budget.terms import closing, facts_of, kv_minimum, printed, rank_notes
-from budget_exporter.budget.tpu_kv import profiled, tpu_inference, v0_blocks
-from budget_exporter.facts.boot import BootReport
+from budget_exporter.budget.tpu_kv import pad_pool, profiled, tpu_inference, v0_blocks
+from budget_exporter.errors import LawError
+from budget_exporter.facts.boot import BootReport, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 from budget_exporter.units import gib_text
 
 __all__ = ["LAWS", "Tpu"]
@@ -37,6 +40,15 @@ __all__ = ["LAWS", "Tpu"]
 UTILIZATION = "--gpu-memory-utilization"
 BLOCK_SIZE = 16
 """Tokens of a KV block of V0 unless --block-size says otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """What a token and a head of the model take: bytes and elements, None where that is not known, and why."""
+
+    price: int | None
+    head: int | None
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,19 +69,26 @@ class Tpu:
     flavour: str = "tpu"
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
         Return the budget of all ranks, a rank's size being its chip's limit.
 
-        What a chip held after loading is the log's ``consumed``. Of ``constants`` only the price of a token counts, for
-        V0's blocks. Raise LawError for an impossible flag, setting or size.
+        What a chip held after loading is the log's ``consumed``, or what it tells of all local chips together where
+        there is only one. Of ``constants`` only the price of a token counts, for V0's blocks, of ``model`` the size of
+        a head. Raise LawError for an impossible flag, setting or size.
         """
         check(shape, ranks, constants)
+        report = _of_one(report) if len(ranks) == 1 else report
         utilization = self.default_utilization if shape.utilization is None else shape.utilization
         core = self._core(shape, report)
-        price = None if constants is None else constants.kv_bytes_per_token
-        results = {rank.rank: self._rank(shape, rank, report, utilization, core, price) for rank in ranks}
+        cut = _Cut(None if constants is None else constants.kv_bytes_per_token, *_head(model))
+        results = {rank.rank: self._rank(shape, rank, report, utilization, core, cut) for rank in ranks}
         ledgers = {name: ledger for name, (ledger, _) in results.items()}
         together: list[str] = []
         if self.name == "tpu_inference":
@@ -87,7 +106,7 @@ class Tpu:
             host=(host.swap(shape, len(ranks)),) if core == "V0" else (),
             notes=(
                 *rank_notes({rank: sentences for rank, (_, sentences) in results.items()}),
-                *together,
+                *(together or _said_together(report, ranks)),
                 *self._notes(shape),
             ),
         )
@@ -108,7 +127,7 @@ class Tpu:
         report: BootReport,
         utilization: float,
         core: str | None,
-        price: int | None,
+        cut: _Cut,
     ) -> tuple[RankLedger, list[str]]:
         consumed = printed("consumed", facts_of(report, rank.rank).consumed)
         requested = int(rank.size * utilization)
@@ -130,7 +149,7 @@ class Tpu:
             bootable=None if pool is None else _holds(pool),
             margin=rank.size - requested,
         )
-        kv_pool, said = self._kv_pool(shape, ledger, utilization, core, price)
+        kv_pool, said = self._kv_pool(shape, ledger, utilization, core, cut)
         return replace(ledger, kv_pool=kv_pool), notes + said
 
     def _missing(self, shape: Shape, consumed: Term | None, core: str | None) -> list[str]:
@@ -145,7 +164,7 @@ class Tpu:
         return notes
 
     def _kv_pool(
-        self, shape: Shape, ledger: RankLedger, utilization: float, core: str | None, price: int | None
+        self, shape: Shape, ledger: RankLedger, utilization: float, core: str | None, cut: _Cut
     ) -> tuple[Term | None, list[str]]:
         """Return the KV pool that a pool of the partition gives, None where that is not known, and why."""
         pool = ledger.pool
@@ -153,16 +172,14 @@ class Tpu:
             return None, []
         if shape.num_gpu_blocks_override is not None:
             return None, ["the log does not tell the bytes of --num-gpu-blocks-override: the KV pool is not known"]
-        if core == "V0" and price:
-            block = price * (BLOCK_SIZE if shape.block_size is None else shape.block_size)
+        if core == "V0" and cut.price:
+            block = cut.price * (BLOCK_SIZE if shape.block_size is None else shape.block_size)
             peak = sum(term.bytes for term in ledger.charges)
             blocks = v0_blocks(ledger.size, peak, utilization, block)
             return Term("kv_pool", blocks * block, "registry", UTILIZATION, f"{blocks} blocks", pool.rounding), []
         if core == "V0":
             return None, ["the KV pool has a multiple of 8 blocks, whose size is not known"]
-        if self.pads_heads:
-            return None, [f"the KV pool is {gib_text(pool.bytes)} for heads of 128, less in proportion where padded"]
-        return pool, []
+        return _padded(pool, cut) if self.pads_heads else (pool, [])
 
     def _notes(self, shape: Shape) -> list[str]:
         notes = []
@@ -190,11 +207,45 @@ LAWS = (
 )
 
 
+def _head(model: ModelFiles | None) -> tuple[int | None, str]:
+    """Return the size of a head, None where it is not known or differs from layer to layer, and why."""
+    if model is None or model.config is None:
+        return None, "" if model is None else "; ".join(model.notes)
+    try:
+        return attention(model.config).head_size, ""
+    except LawError as error:
+        return None, str(error)
+
+
+def _padded(pool: Term, cut: _Cut) -> tuple[Term | None, list[str]]:
+    """Return the part of the pool that is reported, None where the size of a head is not known, and why."""
+    if cut.head is not None:
+        part = pad_pool(max(pool.bytes, 0), cut.head)
+        return replace(pool, bytes=part, note=f"for heads of {cut.head}, padded to whole 128"), []
+    why = f" ({cut.why})" if cut.why else ""
+    return None, [f"the KV pool is {gib_text(pool.bytes)} for heads of 128, less in proportion where padded{why}"]
+
+
 def _holds(pool: Term) -> bool | None:
     """Return whether a pool holds anything, without which the engine refuses to start; None within its rounding."""
     if pool.bytes + pool.rounding <= 0:
         return False
     return True if pool.bytes - pool.rounding > 0 else None
+
+
+def _of_one(report: BootReport) -> BootReport:
+    """Return the report with what all local chips together held as that of the only chip."""
+    used = None if report.chips is None else report.chips.used
+    return replace(report, common=report.common.over(RankFacts(consumed=used)))
+
+
+def _said_together(report: BootReport, ranks: Sequence[RankInput]) -> list[str]:
+    """Return what the engine says of all chips together, for where it does not say what each of them holds."""
+    said = report.chips
+    if len(ranks) == 1 or said is None or said.used is None or said.requested is None:
+        return []
+    sizes = f"{gib_text(said.used.bytes)} in use of {gib_text(said.requested.bytes)} requested"
+    return [f"the engine says of all local chips together: {sizes}"]
 
 
 def _together(ledgers: Mapping[str, RankLedger], utilization: float) -> tuple[dict[str, RankLedger], list[str]]:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from budget_exporter.budget.checks import LARGEST_SIZE, check
+from budget_exporter.budget.kv_ledger import with_geometry
 from budget_exporter.budget.laws import Version
 from budget_exporter.budget.limits import requested_bytes
 from budget_exporter.budget.terms import (
@@ -38,6 +39,7 @@ from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, Limit, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 from budget_exporter.units import GIB, gib_text
 
 __all__ = ["DEFAULT_SPACE", "KV_SPACE", "LAWS", "VllmCpu", "half_of_a_node", "space"]
@@ -94,10 +96,15 @@ class VllmCpu:
     flavour: str = "vllm_cpu"
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
-        Return the budget of all ranks; ``constants`` are of no use to this law.
+        Return the budget of all ranks; ``constants`` are of no use to this law, ``model`` gives the pools' tokens.
 
         A rank's size is its NUMA node's memory. Raise LawError for an impossible flag, setting or size.
         """
@@ -109,7 +116,7 @@ class VllmCpu:
         requested = max((ledger.requested for ledger, _ in results.values()), default=0)
         source: Literal["default", "flag"] = "default" if shape.utilization is None else "flag"
         price = self._price(shape, report)
-        return Ledger(
+        ledger = Ledger(
             law=self.name,
             version=report.version or "",
             assumed=False,
@@ -120,6 +127,7 @@ class VllmCpu:
             utilization_ratio=utilization if shares else None,
             notes=(*rank_notes({rank: notes for rank, (_, notes) in results.items()}), *self._notes(shape)),
         )
+        return with_geometry(ledger, shape, ranks, report, model, "host")
 
     def explicit(self, shape: Shape, size: int) -> Term | None:
         """

@@ -22,6 +22,7 @@ from dataclasses import dataclass, fields
 
 from budget_exporter.budget import host
 from budget_exporter.budget.checks import flag_gib, switch
+from budget_exporter.budget.kv_ledger import with_geometry
 from budget_exporter.budget.laws._vllm_graphs import ESTIMATE_GRAPHS, GraphCharge, captures_none, graph_charge
 from budget_exporter.budget.laws._vllm_rules import RULES, Rule
 from budget_exporter.budget.limits import requested_bytes
@@ -44,6 +45,7 @@ from budget_exporter.budget.terms import (
 from budget_exporter.facts.boot import BootReport, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, Limit, Origin, RankInput, RankLedger, Term
+from budget_exporter.facts.model import ModelFiles
 from budget_exporter.units import gib_text
 
 __all__ = ["ESTIMATE_GRAPHS", "LAWS", "VllmGpu", "oldest_pool"]
@@ -65,10 +67,15 @@ class VllmGpu(Rule):
     flavour: str = "vllm_gpu"
 
     def ledger(
-        self, shape: Shape, ranks: Sequence[RankInput], report: BootReport, constants: Constants | None
+        self,
+        shape: Shape,
+        ranks: Sequence[RankInput],
+        report: BootReport,
+        constants: Constants | None,
+        model: ModelFiles | None = None,
     ) -> Ledger:
         """
-        Return the budget of all ranks; ``constants`` are of no use to this law.
+        Return the budget of all ranks; ``constants`` are of no use to this law, ``model`` gives the pools' tokens.
 
         Raise LawError for an impossible flag or size. Where the log lacks a term the partition is open and has no pool;
         an explicit KV size then stands alone beside it.
@@ -84,7 +91,7 @@ class VllmGpu(Rule):
         core = _core(self, shape, report, RankFacts())
         swap = (host.swap(shape, len(ranks)),) if core == "V0" else ()
         offload = host.kv_offload(shape)
-        return Ledger(
+        ledger = Ledger(
             law=self.name,
             version=report.version or "",
             assumed=False,
@@ -97,6 +104,7 @@ class VllmGpu(Rule):
             host=(*swap, *(() if offload is None else (offload,))),
             notes=(*rank_notes({name: notes for name, (_, notes) in results.items()}), *host.notes(shape, core)),
         )
+        return with_geometry(ledger, shape, ranks, report, model)
 
 
 LAWS = tuple(VllmGpu(**{field.name: getattr(rule, field.name) for field in fields(rule)}) for rule in RULES)

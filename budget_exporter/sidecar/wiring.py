@@ -26,6 +26,7 @@ from budget_exporter.sidecar.phases import Phases
 from budget_exporter.sidecar.reload import Reload
 from budget_exporter.sidecar.runner import StateLog
 from budget_exporter.sidecar.threads import Threads
+from budget_exporter.verdicts.cause import deduced
 
 __all__ = ["Options", "Sidecar"]
 
@@ -214,7 +215,9 @@ class Sidecar:
             engine.heard = self._attendants.heard(name)
             own = assemble.associate(engine, *self._attendants.reading(name))
             for told in self._attendants.told(name):
-                engine.deaths.tell(told.failure, present=told.newest and own and engine.running is not None)
+                shape = engine.last.shape if engine.last else None
+                failure = deduced(told.failure, engine.report if own and told.newest else None, shape)
+                engine.deaths.tell(failure, present=told.newest and own and engine.running is not None)
             past = self._attendants.past_failure(name)
             if past is not None and engine.deaths.last is None:
                 engine.deaths.last = past

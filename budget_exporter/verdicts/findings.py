@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from budget_exporter.facts.boot import BootReport, RankFacts
+from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Ledger
 from budget_exporter.facts.verdict import Finding, KnifeEdgeReason
 from budget_exporter.verdicts.drift import Drift
-from budget_exporter.verdicts.logic import all_of, any_of
+from budget_exporter.verdicts.logic import all_of, any_known, any_of
 from budget_exporter.verdicts.mismatch import mismatch
+from budget_exporter.verdicts.own_words import above_servable, kv_misleading, uncharged, utilization_misread
 
 __all__ = ["PRICE_DRIFT", "findings"]
 
@@ -25,18 +27,31 @@ def findings(
     drifts: Sequence[Drift | None],
     tolerance: int,
     knife_edge: Mapping[KnifeEdgeReason, bool],
+    shape: Shape | None = None,
 ) -> dict[Finding, bool]:
-    """Return the findings that could be evaluated; ``facts`` by rank, ``drifts`` in the same order, bytes."""
+    """
+    Return the findings that could be evaluated.
+
+    ``facts`` are by rank, ``drifts`` in the same order, bytes; ``shape`` what the flags say.
+    """
     ranks = {} if ledger is None else ledger.ranks
     answers: dict[Finding, bool | None] = {
         # The heavier rank binds: an over-charge is one only where no rank needs it.
         "graph_charge_over": all_of(None if drift is None else drift.below(tolerance) for drift in drifts),
-        "graph_charge_under": any_of(None if drift is None else drift.above(tolerance) for drift in drifts),
+        "graph_charge_under": any_known(
+            [
+                any_of(None if drift is None else drift.above(tolerance) for drift in drifts),
+                any_known(uncharged(fact, report, tolerance) for fact in facts.values()),
+            ]
+        ),
         "graph_charge_negative": any_of(_negative(fact) for fact in facts.values()),
         "graph_estimate_not_charged": any_of(_not_charged(fact, report) for fact in facts.values()),
         "kv_price_drift": None if ledger is None else _price_drift(ledger.kv_bytes_per_token),
-        "model_mismatch": _mismatch([mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks]),
+        "model_mismatch": any_known(mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks),
         "mlock_failed": _mlock_failed(report),
+        "kv_report_misleading": kv_misleading(report, facts.values()),
+        "util_misread": utilization_misread(report, facts.values(), shape),
+        "advertised_above_servable": above_servable(report),
         "law_assumed": None if ledger is None else ledger.assumed,
         "knife_edge": any_of(knife_edge.values()),
     }
@@ -68,8 +83,3 @@ def _price_drift(prices: Mapping[str, int]) -> bool | None:
     if not planned or measured is None:
         return None
     return abs(measured - planned) > PRICE_DRIFT * planned
-
-
-def _mismatch(answers: Sequence[bool | None]) -> bool | None:
-    """Return whether a rank that can be compared parts from the model; those that cannot say nothing against it."""
-    return any_of(answer for answer in answers if answer is not None)

@@ -63,15 +63,23 @@ def judge(
         findings=findings(
             ledger=ledger,
             report=report,
-            facts=facts,
+            facts=facts or _spoken(report),
             drifts=list(drifts.values()),
             tolerance=policy.graph_drift_tolerance,
             knife_edge=reasons,
+            shape=shape,
         ),
         contract_tokens=contract,
         graph_charge_suggested=None if report is None else _suggested(report),
         sentences=sentences,
     )
+
+
+def _spoken(report: BootReport | None) -> dict[str, RankFacts]:
+    """Return the facts of the ranks an engine spoke of, where no other rank of it is known."""
+    if report is None:
+        return {}
+    return {str(rank): report.of(rank) for rank in sorted(report.ranks)} or {"0": report.common}
 
 
 def _rank_answers(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-__all__ = ["all_of", "any_of"]
+__all__ = ["all_of", "any_known", "any_of"]
 
 
 def any_of(answers: Iterable[bool | None]) -> bool | None:
@@ -21,3 +21,8 @@ def all_of(answers: Iterable[bool | None]) -> bool | None:
     if False in given:
         return False
     return None if not given or None in given else True
+
+
+def any_known(answers: Iterable[bool | None]) -> bool | None:
+    """Return whether any answer holds, of those that could be evaluated; the others say nothing against it."""
+    return any_of(answer for answer in answers if answer is not None)

@@ -70,6 +70,8 @@ def test_shape_g_is_on_no_knife_edge() -> None:
         "model_mismatch": False,
         "law_assumed": False,
         "knife_edge": False,
+        "util_misread": False,
+        "advertised_above_servable": False,
     }
     zero, one = verdict.ranks["0"], verdict.ranks["1"]
     assert (zero.margin_now, zero.margin_high_water) == (printed_bytes("0.93"), printed_bytes("0.89"))

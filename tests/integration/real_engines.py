@@ -7,7 +7,7 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,6 +75,7 @@ class Killed:
 class Seen:
     """One server as it said itself and as the exporter showed it."""
 
+    name: str
     engine: Vllm
     samples: Sequence[tuple[str, Mapping[str, str], float]] = ()
     """Its own metrics while it served."""
@@ -151,7 +152,7 @@ class Scene:
         model = write_model(self.folder / "models", plan.model)
         flags = ("--served-model-name", f"served-{name}", *plan.flags)
         with vllm(self.folder / name, model, *flags, environ=plan.environ, port=self.ports[name]) as engine:
-            seen = Seen(engine, status=engine.ended()) if plan.end == "fail" else self._serve(name, plan, engine)
+            seen = Seen(name, engine, status=engine.ended()) if plan.end == "fail" else self._serve(name, plan, engine)
             until(lambda: self.view(name)["up"] is False, f"{name} is seen to be down")
             return seen
 
@@ -168,17 +169,13 @@ class Scene:
         else:
             engine.stop()
             status = engine.process.returncode
-        return Seen(engine, samples, members, found, view, series, killed, status, time.time())
+        return Seen(name, engine, samples, members, found, view, series, killed, status, time.time())
 
     def _kill(self, name: str, engine: Vllm) -> Killed:
         finder = source(Roots())
 
         def look() -> EngineSighting | None:
             return next((found for found in finder.find()[0] if found.main.pid == engine.pid), None)
-
-        def since(began: float, holds: Callable[[View], bool], what: str) -> float:
-            until(lambda: holds(self.view(name)), what, pause=0.02)
-            return time.monotonic() - began
 
         worker = engine.worker("VLLM::Worker_TP1")
         before = look()
@@ -188,14 +185,20 @@ class Scene:
         os.kill(worker, signal.SIGKILL)
         until(lambda: worker not in engine.members(), "the worker has died", pause=0.001)
         scan = look()
-        return Killed(
-            worker=worker,
-            scan=scan,
-            listed=since(
-                began,
-                lambda view: not view["up"] or worker not in {each["pid"] for each in view["sighting"]["workers"]},
-                "the worker is off the exporter's list",
-            ),
-            told=since(began, lambda view: sum(view["failures"].values()) > 0, "the death is counted"),
-            down=since(began, lambda view: view["up"] is False, "the engine is down"),
-        )
+        first: dict[str, float] = {}
+
+        def watch() -> bool:
+            view = self.view(name)
+            down, now = view["up"] is False, time.monotonic() - began
+            listed = {each["pid"] for each in view["sighting"]["workers"]}
+            for what, holds in (
+                ("listed", down or worker not in listed),
+                ("told", sum(view["failures"].values()) > 0),
+                ("down", down),
+            ):
+                if holds:
+                    first.setdefault(what, now)
+            return len(first) == 3
+
+        until(watch, f"the exporter shows all of the death of {name}", 60, pause=0.02)
+        return Killed(worker, scan, **first)

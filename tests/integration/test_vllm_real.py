@@ -10,7 +10,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from budget_exporter.engines.arguments import shape
+from budget_exporter import budget
+from budget_exporter.engines.arguments import ENVIRON_ALLOWED, shape
+from budget_exporter.facts.boot import BootReport
+from budget_exporter.facts.ledger import RankInput
 from budget_exporter.sidecar.names import Running, automatic_name
 from budget_exporter.units import GIB
 from tests.integration.processes import until
@@ -52,13 +55,12 @@ def test_it_is_found_once_and_named_by_what_it_serves(seen: Seen) -> None:
     (found,) = seen.found
     assert found.main.pid == seen.engine.pid
     assert found.argv[-len(seen.engine.flags) :] == seen.engine.flags
-    assert found.environ == {
-        name: value for name, value in seen.engine.environ.items() if name in (found.environ or {})
-    }
+    allowed = {name: text for name, text in seen.engine.environ.items() if name in ENVIRON_ALLOWED}
+    assert "VLLM_CACHE_ROOT" in allowed
+    assert found.environ == allowed
     assert {worker.pid for worker in found.workers} == set(seen.members) - {seen.engine.pid}
-    name = seen.engine.log_file.parent.name
-    assert automatic_name(Running(found, shape(found.argv, found.environ))) == f"served-{name}"
-    assert (seen.view["sighting"]["main"]["pid"], seen.view["name"]) == (seen.engine.pid, name)
+    assert automatic_name(Running(found, shape(found.argv, found.environ))) == f"served-{seen.name}"
+    assert (seen.view["sighting"]["main"]["pid"], seen.view["name"]) == (seen.engine.pid, seen.name)
 
 
 @serving
@@ -75,12 +77,11 @@ def test_its_flags_are_what_the_engine_says_it_was_given(seen: Seen) -> None:
 
 @serving
 def test_it_serves_and_says_so(seen: Seen) -> None:
-    name = seen.view["name"]
-    assert seen.value("budget_engine_phase", engine=name, phase="serving") == 1
-    assert seen.value("budget_engine_up", engine=name) == 1
-    assert seen.value("budget_engine_info", engine=name, version=VERSION, model=f"served-{name}") == 1
+    assert seen.value("budget_engine_phase", engine=seen.name, phase="serving") == 1
+    assert seen.value("budget_engine_up", engine=seen.name) == 1
+    assert seen.value("budget_engine_info", engine=seen.name, version=VERSION, model=f"served-{seen.name}") == 1
     assert sum(seen.view["failures"].values()) == 0
-    started = seen.value("budget_engine_start_time_seconds", engine=name)
+    started = seen.value("budget_engine_start_time_seconds", engine=seen.name)
     assert started is not None
     # procfs counts from a boot time in whole seconds.
     assert abs(started - seen.engine.started) < 5
@@ -88,15 +89,29 @@ def test_it_serves_and_says_so(seen: Seen) -> None:
 
 @serving
 def test_tokens_and_concurrency_are_the_engine_s_own(seen: Seen) -> None:
-    name = seen.view["name"]
     rows = seen.own("vllm:cache_config_info")
     assert len(rows) == seen.view["shape"]["data_parallel_size"]
     for row in rows:
-        assert seen.value("budget_reported_kv_pool_tokens", engine=name) == int(row["kv_cache_size_tokens"])
+        assert seen.value("budget_reported_kv_pool_tokens", engine=seen.name) == int(row["kv_cache_size_tokens"])
         # Its log has two decimals.
-        assert seen.value("budget_reported_kv_max_concurrency_ratio", engine=name) == pytest.approx(
+        assert seen.value("budget_reported_kv_max_concurrency_ratio", engine=seen.name) == pytest.approx(
             float(row["kv_cache_max_concurrency"]), abs=0.00501
         )
+
+
+@serving
+def test_blocks_tokens_and_concurrency_by_the_model_s_geometry_are_the_engine_s_own(seen: Seen) -> None:
+    """From flags and config.json alone: nothing the engine says of its KV cache goes in but its version."""
+    (found,) = seen.found
+    flags = shape(found.argv, found.environ)
+    ranks = [RankInput(placement["rank"], 64 * GIB, platform="host") for placement in seen.view["placements"]]
+    ledger = budget.compute(flags, ranks, BootReport(version=VERSION, device_type="cpu"), None, found.model_files)
+    for row in seen.own("vllm:cache_config_info"):
+        # The label counts the blocks of all replicas.
+        assert (ledger.kv_blocks or 0) * flags.data_parallel_size == int(row["num_gpu_blocks"])
+        assert ledger.kv_pool_tokens == int(row["kv_cache_size_tokens"])
+        assert ledger.kv_concurrency == pytest.approx(float(row["kv_cache_max_concurrency"]))
+    assert (ledger.kv_pool_tokens_source, ledger.kv_pool_tokens_rounding) == ("geometry", 0)
 
 
 @serving
@@ -123,11 +138,11 @@ def test_two_replicas_are_one_engine(seen: Seen) -> None:
     assert [placement["rank"] for placement in seen.view["placements"]] == ["d0.0", "d1.0"]
 
 
-@only("tp1")
+@pytest.mark.parametrize("seen", [name for name, plan in PLANS.items() if plan.end == "stop"], indirect=True)
 def test_a_stop_by_hand_is_no_death(seen: Seen, servers: Scene) -> None:
     # A death may count as told up to 15 s after its last line.
     until(lambda: time.time() > seen.ended_at + 20, "the log had its time", 30, pause=1)
-    view = servers.view(seen.view["name"])
+    view = servers.view(seen.name)
     assert (view["phase"], view["up"]) == ("stopped", False)
     assert sum(view["failures"].values()) == 0
     assert view["last_failure"] is None
@@ -144,16 +159,16 @@ def test_a_stop_by_hand_is_no_death(seen: Seen, servers: Scene) -> None:
 )
 def test_a_boot_that_fails_is_counted_with_its_cause(seen: Seen, servers: Scene, cause: str, phase: str) -> None:
     assert seen.status == 1
-    name = seen.engine.log_file.parent.name
     until(
-        lambda: servers.exporter.value("budget_engine_failures_total", engine=name, cause=cause) == 1, "it is counted"
+        lambda: servers.exporter.value("budget_engine_failures_total", engine=seen.name, cause=cause) == 1,
+        "it is counted",
     )
-    view = servers.view(name)
+    view = servers.view(seen.name)
     assert sum(view["failures"].values()) == 1
     assert (view["last_failure"]["cause"], view["last_failure"]["phase"]) == (cause, phase)
     assert seen.engine.started - 1 < view["last_failure"]["at"] < seen.engine.started + 300
     tried = view["last_failure"]["tried"]
-    assert (tried and tried["bytes"]) == (100 * GIB if name == "too_large" else None)
+    assert (tried and tried["bytes"]) == (100 * GIB if cause == "kv_alloc_oom" else None)
 
 
 @only("tp2")

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from budget_exporter.facts.device import DeviceReport
 
-__all__ = ["DeviceSource"]
+__all__ = ["AsyncDeviceSource", "DeviceSource"]
 
 
 class DeviceSource(Protocol):
@@ -31,4 +31,19 @@ class DeviceSource(Protocol):
 
     def close(self) -> None:
         """Release descriptors; called once, from any thread, after the last read returned."""
+        ...
+
+
+class AsyncDeviceSource(Protocol):
+    """Read every device of one platform once over a socket; run in a task of the event loop, within a time limit."""
+
+    name: str
+    interval: float
+
+    async def read(self, interest: frozenset[int]) -> DeviceReport:
+        """Return what a blocking source returns, and raise what it raises; never block the event loop."""
+        ...
+
+    def close(self) -> None:
+        """Release the connection; called once, in the event loop, after the task was cancelled."""
         ...

@@ -41,6 +41,65 @@ class MemorySample:
     used: int
     gtt_size: int | None = None
     gtt_used: int | None = None
+    reserved: int | None = None
+    """What the driver keeps for itself, where it says so apart from ``used`` (NVML v2)."""
+    allocator_used: int | None = None
+    """Use inside the framework's own pool, where that is published beside the driver's figure (Gaudi)."""
+    evicted: int | None = None
+    """Device-preferred memory that the driver has moved to system memory."""
+    driver_peak: int | None = None
+    """The largest use the driver itself has seen since its own counter was cleared (Neuron)."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessMemory:
+    """What one process holds on one device, in bytes; None where its driver has no such counter."""
+
+    pid: int
+    used: int | None
+    gtt_used: int | None = None
+    evicted: int | None = None
+    evicted_seconds: float | None = None
+    """Time its queues were stopped because their memory was moved away."""
+    name: str = ""
+    """The process's own short name, for people; empty where it may not be read."""
+    state: str = ""
+    """The letter of /proc/PID/stat; ``Z`` is a process that ended and whose parent has not noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """
+    The processes that hold memory of one device, each with the PID by which finders know it.
+
+    ``complete`` where the driver lists every process of the host: only then is what belongs to no engine foreign, and
+    what no process accounts for unattributed.
+    """
+
+    device: str
+    at: float
+    processes: tuple[ProcessMemory, ...]
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class CrossCheck:
+    """Another reader's figure for the used bytes of one device, at one instant."""
+
+    device: str
+    at: float
+    used: int
+
+
+@dataclass(frozen=True, slots=True)
+class RuntimeMemory:
+    """What a runtime's own ledger said inside the worker with this PID, in bytes (Neuron's VNC memory statistics)."""
+
+    pid: int
+    at: float
+    used: int
+    limit: int | None = None
+    rank: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +112,18 @@ class DeviceSample:
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One run of a device source: the devices that answered, and one sentence for each that did not."""
+    """
+    One run of a device source: what answered, and one sentence for each that did not.
+
+    A source tells of devices, or of the processes that hold the devices of another source (``holders``), or checks
+    another source's figures (``cross_checks``), or hands on what runtimes say inside the engines (``runtime``).
+    """
 
     devices: tuple[DeviceSample, ...] = ()
     faults: tuple[str, ...] = ()
+    holders: tuple[Holders, ...] = ()
+    cross_checks: tuple[CrossCheck, ...] = ()
+    runtime: tuple[RuntimeMemory, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

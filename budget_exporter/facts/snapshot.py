@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from budget_exporter.facts.boot import BootReport, Cause, Failure, Phase
-from budget_exporter.facts.device import DeviceIdentity, HighWater, MemorySample
+from budget_exporter.facts.device import DeviceIdentity, HighWater, MemorySample, ProcessMemory, RuntimeMemory
+from budget_exporter.facts.endpoint import EndpointState
 from budget_exporter.facts.engine import EngineSighting, Placement, Shape, Supervision, SupervisorName
 from budget_exporter.facts.ledger import Ledger, Origin
+from budget_exporter.facts.ownership import DeviceOwnership, RankMemory
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.facts.verdict import Floors, Verdict
 
@@ -20,6 +22,10 @@ class DeviceState:
     identity: DeviceIdentity
     memory: MemorySample
     high_water: HighWater
+    ownership: DeviceOwnership | None = None
+    """Whose the use is; None where no source lists the device's processes."""
+    differences: Mapping[str, int] = field(default_factory=dict)
+    """How far each cross-check is above our figure, by its source."""
 
     @property
     def window_max(self) -> int:
@@ -61,6 +67,16 @@ class EngineState:
     ledger: Ledger | None = None
     verdict: Verdict = field(default_factory=Verdict)
     last_failure: Failure | None = None
+    endpoint: EndpointState | None = None
+    """None where its endpoint is not asked; what that knows of the pool is in ``report`` too."""
+    disagreements: tuple[str, ...] = ()
+    """A sentence for each figure of which log and endpoint say different things."""
+    rank_memory: Mapping[str, RankMemory] = field(default_factory=dict)
+    """What the processes of each rank hold on its device."""
+    runtime: Mapping[str, RuntimeMemory] = field(default_factory=dict)
+    """What the runtime's own ledger says, by rank (Neuron, from inside the engine)."""
+    leftover: tuple[ProcessMemory, ...] = ()
+    """Processes of an earlier life of the engine that still hold device memory."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,3 +33,22 @@ def add(out: Families, state: DeviceState) -> None:
     out.add("budget_device_memory_used_window_max_bytes", state.window_max, device=device)
     out.add("budget_device_memory_baseline_bytes", mark.baseline, device=device)
     out.add("budget_device_margin_bytes", memory.size - mark.used, device=device)
+    out.add("budget_device_memory_reserved_bytes", memory.reserved, device=device)
+    out.add("budget_device_memory_allocator_used_bytes", memory.allocator_used, device=device)
+    for source, difference in state.differences.items():
+        out.add("budget_device_cross_check_difference_bytes", difference, device=device, source=source)
+    _add_ownership(out, state)
+
+
+def _add_ownership(out: Families, state: DeviceState) -> None:
+    """Add whose the use is; a device whose processes nobody lists has none of these series."""
+    device, owned = state.identity.device, state.ownership
+    evicted = state.memory.evicted
+    if owned is not None:
+        evicted = owned.evicted if evicted is None else evicted
+        foreign = None if owned.foreign is None else len(owned.foreign)
+        out.add("budget_device_foreign_memory_bytes", owned.foreign_bytes, device=device)
+        out.add("budget_device_foreign_processes", foreign, device=device)
+        out.add("budget_device_unattributed_memory_bytes", owned.unattributed, device=device)
+        out.add("budget_device_evicted_seconds_total", owned.evicted_seconds, device=device)
+    out.add("budget_device_memory_evicted_bytes", evicted, device=device)

@@ -11,6 +11,7 @@ from budget_exporter.publish import (
     exporter_metrics,
     failure_metrics,
     model_metrics,
+    rank_metrics,
     reported_metrics,
 )
 from budget_exporter.publish.families import Families
@@ -24,6 +25,7 @@ def families(snapshot: Snapshot) -> list[Family]:
     for device in snapshot.devices:
         device_metrics.add(out, device)
     for engine in snapshot.engines:
+        rank_metrics.add(out, engine)
         model_metrics.add(out, engine)
         reported_metrics.add(out, engine)
         engine_metrics.add(out, engine)

@@ -13,12 +13,14 @@ from budget_exporter.engines.placement import place as place_ranks
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Phase
 from budget_exporter.facts.device import DeviceIdentity
+from budget_exporter.facts.endpoint import disagreements, heard
 from budget_exporter.facts.engine import Placement, Supervision, SupervisorName
 from budget_exporter.facts.ledger import Ledger, RankInput, RegistryEntry
 from budget_exporter.facts.snapshot import DeviceState, EngineState, FreeAtInit
 from budget_exporter.facts.verdict import Measured, Verdict
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.follower import Reading, Resumed
+from budget_exporter.sidecar.owners import Held
 
 __all__ = ["associate", "engine_state", "place"]
 
@@ -74,10 +76,13 @@ def engine_state(
     supervision: Supervision | None,
     phase: tuple[Phase, float | None],
     now: float,
+    *,
+    held: Held | None = None,
 ) -> EngineState:
     """Return everything published of one engine."""
     policy = config.policy(engine.config)
-    report, shape = engine.report, engine.last.shape if engine.last else None
+    told = engine.endpoint.facts if engine.endpoint else None
+    report, shape = heard(engine.report, told), engine.last.shape if engine.last else None
     on = {p.rank: devices[p.device] for p in placements if p.device is not None and p.device in devices}
     free = _free_at_init(engine, report, placements)
     measured = {
@@ -118,6 +123,11 @@ def engine_state(
         ledger=ledger,
         verdict=verdict,
         last_failure=engine.deaths.last,
+        endpoint=engine.endpoint,
+        disagreements=disagreements(engine.report, told),
+        rank_memory=held.ranks if held else {},
+        runtime=held.runtime if held else {},
+        leftover=held.leftover if held else (),
     )
 
 

@@ -1,4 +1,4 @@
-"""Fold the samples of device sources into windows, and keep the latest of each device while it is fresh."""
+"""Keep the latest of each device while it is fresh: its samples, its holders, what others measured of it."""
 
 from __future__ import annotations
 
@@ -7,46 +7,26 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from budget_exporter.budget import high_water
-from budget_exporter.facts.device import DeviceIdentity, DeviceReport, DeviceSample, DeviceWindow, HighWater
+from budget_exporter.facts.device import CrossCheck, DeviceIdentity, DeviceWindow, HighWater, Holders, RuntimeMemory
 from budget_exporter.facts.snapshot import DeviceState
+from budget_exporter.sidecar.reports import Folded, Windows
 
-__all__ = ["Board", "Windows", "fold"]
+__all__ = ["Board"]
 
-Windows = Mapping[str, DeviceWindow]
 STALE_AFTER = 3.0
-"""Seconds after which a sample is no longer shown: stale data is never shown as live."""
+"""Seconds after which a sample is no longer shown, at least: stale data is never shown as live."""
+RUNS_KEPT = 2.5
+"""A source that is slower than that has its samples shown for so many of its intervals."""
 GONE_AFTER = 600.0
 """Seconds after which a device that does not answer is taken to have left the host, as its source takes it."""
 HISTORY = 30.0
 """Seconds of samples kept to tell what a device held just before an engine started."""
 
 
-def fold(windows: Windows | None, report: DeviceReport) -> Windows:
-    """Return ``windows`` with one run of a source added: newest, smallest and largest use of each device."""
-    result = dict(windows or {})
-    for sample in report.devices:
-        result[sample.identity.device] = _widen(result.get(sample.identity.device), sample)
-    return result
-
-
-def _widen(window: DeviceWindow | None, sample: DeviceSample) -> DeviceWindow:
-    memory = sample.memory
-    if window is None or window.identity != sample.identity or window.newest.size != memory.size:
-        return DeviceWindow(sample.identity, memory, memory.used, memory.used, memory.at, samples=1)
-    larger = memory.used > window.used_max
-    return DeviceWindow(
-        identity=sample.identity,
-        newest=memory,
-        used_min=min(window.used_min, memory.used),
-        used_max=memory.used if larger else window.used_max,
-        used_max_at=memory.at if larger else window.used_max_at,
-        samples=window.samples + 1,
-    )
-
-
 @dataclass(slots=True)
 class _Seen:
     window: DeviceWindow
+    kept_for: float = STALE_AFTER
     history: deque[tuple[float, int]] = field(default_factory=deque)
 
 
@@ -57,15 +37,21 @@ class Board:
         self._seen: dict[str, _Seen] = {}
         self._marks = {mark.device: mark for mark in marks}
         self._identities: dict[str, tuple[DeviceIdentity, float]] = {}
+        self._told: dict[str, tuple[Folded, float]] = {}
+        """What each source said beside samples, and until when it holds."""
 
     @property
     def marks(self) -> tuple[HighWater, ...]:
         """Return every mark, those of absent devices too."""
         return tuple(self._marks.values())
 
-    def update(self, windows: Windows, epochs: Mapping[str, tuple[str, float]], *, known: bool = True) -> None:
+    def update(
+        self, windows: Windows, epochs: Mapping[str, tuple[str, float]], *, known: bool = True, interval: float = 0.0
+    ) -> None:
         """
         Take in the windows of one source; ``epochs`` names the newest engine on each device and its start.
+
+        ``interval`` are the seconds between two runs of the source: a slow one's samples are shown for longer.
 
         Where it is not ``known`` which engines run, what a device without one holds is no baseline.
         """
@@ -74,6 +60,7 @@ class Board:
             if seen is None or _card(seen.window) != _card(window):
                 seen = self._seen[device] = _Seen(window)
             seen.window = window
+            seen.kept_for = max(STALE_AFTER, RUNS_KEPT * interval)
             seen.history.append((window.newest.at, window.newest.used))
             while seen.history and seen.history[0][0] < window.newest.at - HISTORY:
                 seen.history.popleft()
@@ -83,12 +70,50 @@ class Board:
 
     def states(self, now: float) -> tuple[DeviceState, ...]:
         """Return the devices with a fresh sample; the others' series end."""
-        fresh = {name: s for name, s in self._seen.items() if abs(now - s.window.newest.at) <= STALE_AFTER}
+        fresh = {name: s for name, s in self._seen.items() if abs(now - s.window.newest.at) <= s.kept_for}
         self._seen = fresh
         return tuple(
             DeviceState(seen.window.identity, seen.window.newest, self._expired(device, now))
             for device, seen in sorted(fresh.items())
         )
+
+    def tell(self, source: str, folded: Folded, now: float, interval: float) -> None:
+        """Take in what ``source`` said beside samples; its next run replaces it."""
+        self._told[source] = (folded, now + max(STALE_AFTER, RUNS_KEPT * interval))
+
+    def holders(self, now: float) -> dict[str, Holders]:
+        """Return the processes that hold memory, by device; where several sources list them the complete list."""
+        result: dict[str, Holders] = {}
+        for _, folded in self._fresh(now):
+            for holders in folded.holders:
+                known = result.get(holders.device)
+                if known is None or (holders.complete and not known.complete):
+                    result[holders.device] = holders
+        return result
+
+    def differences(self, now: float) -> dict[str, dict[str, int]]:
+        """Return how far each cross-check is above our sample nearest to it in time, by device and source."""
+        result: dict[str, dict[str, int]] = {}
+        for source, folded in self._fresh(now):
+            for check in folded.cross_checks:
+                ours = self._used_at(check)
+                if ours is not None:
+                    result.setdefault(check.device, {})[source] = check.used - ours
+        return result
+
+    def runtime(self, now: float) -> dict[int, RuntimeMemory]:
+        """Return what runtimes say inside the engines, by the worker's PID."""
+        return {memory.pid: memory for _, folded in self._fresh(now) for memory in folded.runtime}
+
+    def _fresh(self, now: float) -> list[tuple[str, Folded]]:
+        self._told = {source: told for source, told in self._told.items() if told[1] >= now}
+        return [(source, folded) for source, (folded, _) in sorted(self._told.items())]
+
+    def _used_at(self, check: CrossCheck) -> int | None:
+        seen = self._seen.get(check.device)
+        if seen is None or not seen.history:
+            return None
+        return min(seen.history, key=lambda sample: abs(sample[0] - check.at))[1]
 
     def _expired(self, device: str, now: float) -> HighWater:
         mark = self._marks[device]

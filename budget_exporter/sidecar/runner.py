@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import TypeVar
 
 from budget_exporter.errors import SourceError
-from budget_exporter.facts.source import SourceHealth
+from budget_exporter.sidecar.outcome import Outcome, StateLog
 
 __all__ = ["Runner", "StateLog"]
 
@@ -17,25 +17,7 @@ T = TypeVar("T")
 A = TypeVar("A")
 
 
-class StateLog:
-    """Log what is wrong with ``name`` when that changes, not every time it is noticed."""
-
-    def __init__(self, name: str) -> None:
-        self._log = logging.getLogger(f"budget_exporter.{name}")
-        self._last = ""
-
-    def note(self, error: str) -> None:
-        """Log ``error`` where it differs from the last one; an empty text means that the source works."""
-        if error == self._last:
-            return
-        if error:
-            self._log.warning(error)
-        else:
-            self._log.info("works again")
-        self._last = error
-
-
-class Runner(Generic[T, A]):
+class Runner(Outcome[T, A]):
     """
     Call ``run`` every ``interval`` seconds in one daemon thread, fold the results until they are taken.
 
@@ -56,21 +38,10 @@ class Runner(Generic[T, A]):
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.name = name
-        self._interval = interval
+        super().__init__(name, interval, fold, timeout, clock, monotonic)
         self._run = run
-        self._fold = fold
-        self._timeout = timeout
         self._wake = wake
-        self._clock = clock
-        self._monotonic = monotonic
-        self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._taken: A | None = None
-        self._began: float | None = None
-        self._gave: float | None = None
-        self._health = SourceHealth(name, interval, success=False, duration=0.0, last_success=None, runs=0, failures=0)
-        self._log = StateLog(f"source.{name}")
         self._thread = threading.Thread(target=self._loop, name=f"source-{name}", daemon=True)
 
     def start(self) -> None:
@@ -86,39 +57,6 @@ class Runner(Generic[T, A]):
         self._thread.join(timeout)
         return not self._thread.is_alive()
 
-    def take(self) -> A | None:
-        """Return what was folded since the last call, None where no run gave a result."""
-        with self._lock:
-            taken, self._taken = self._taken, None
-            return taken
-
-    @property
-    def fresh(self) -> bool:
-        """Return whether the newest result is no older than one run may take after the one before it."""
-        with self._lock:
-            gave = self._gave
-        return gave is not None and self._monotonic() - gave <= self._interval + self._timeout
-
-    def health(self) -> SourceHealth:
-        """Return the source's health; a run in flight for longer than the time limit is a failure."""
-        with self._lock:
-            health, began = self._health, self._began
-        if began is None or self._monotonic() - began <= self._timeout:
-            return health
-        stuck = f"no answer for {self._monotonic() - began:.0f} s"
-        self._log.note("no answer within the time limit; the thread is left alone")
-        return SourceHealth(
-            health.name,
-            health.interval,
-            success=False,
-            duration=health.duration,
-            last_success=health.last_success,
-            runs=health.runs,
-            failures=health.failures,
-            error=stuck,
-            settled=True,
-        )
-
     def _loop(self) -> None:
         due = self._monotonic()
         while not self._stop.is_set():
@@ -127,9 +65,7 @@ class Runner(Generic[T, A]):
             self._stop.wait(due - self._monotonic())
 
     def _once(self) -> None:
-        began = self._monotonic()
-        with self._lock:
-            self._began = began
+        began = self._begin()
         result: T | None = None
         try:
             result, faults = self._run()
@@ -141,23 +77,3 @@ class Runner(Generic[T, A]):
         self._settle(result, "; ".join(faults), self._monotonic() - began)
         if self._wake is not None and result is not None:
             self._wake(result)
-
-    def _settle(self, result: T | None, error: str, duration: float) -> None:
-        with self._lock:
-            old = self._health
-            self._began = None
-            if result is not None:
-                self._taken = self._fold(self._taken, result)
-                self._gave = self._monotonic()
-            self._health = SourceHealth(
-                self.name,
-                self._interval,
-                success=not error,
-                duration=duration,
-                last_success=old.last_success if error else self._clock(),
-                runs=old.runs + 1,
-                failures=old.failures + bool(error),
-                error=error,
-                settled=True,
-            )
-        self._log.note(error)

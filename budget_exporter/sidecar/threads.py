@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 from budget_exporter import sources
 from budget_exporter.config import Config
-from budget_exporter.devices import DeviceSource
-from budget_exporter.engines import EngineSource, arguments
+from budget_exporter.devices import AsyncDeviceSource, DeviceSource
+from budget_exporter.engines import EngineSource, address, arguments
 from budget_exporter.engines.installed import installed_version
 from budget_exporter.engines.procfs import read_config
 from budget_exporter.facts.device import DeviceReport
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar import devices
 from budget_exporter.sidecar.fleet import Running, keys
+from budget_exporter.sidecar.reports import Folded, fold
 from budget_exporter.sidecar.runner import Runner
+from budget_exporter.sidecar.task_runner import TaskRunner
 
-__all__ = ["Found", "Threads"]
+__all__ = ["Found", "Report", "Threads"]
 
 JOIN = 0.2
 """Seconds a thread has to end when the exporter stops; one that hangs is left alone."""
@@ -34,6 +38,18 @@ class Found:
     all: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What the device source of this name said since the last time; ``interval`` are the seconds between its runs."""
+
+    source: str
+    interval: float
+    folded: Folded
+
+
+_Sampler = Runner[DeviceReport, Folded] | TaskRunner[DeviceReport, Folded]
+
+
 class Threads:
     """All threads; ``interest`` are the PIDs whose memory the device sources are asked for."""
 
@@ -42,14 +58,13 @@ class Threads:
         self._roots = roots
         self._changed = changed
         self._found: dict[str, list[Running]] = {}
-        self._samplers: list[tuple[DeviceSource, Runner[DeviceReport, devices.Windows]]] = []
+        self._samplers: list[tuple[DeviceSource | AsyncDeviceSource, _Sampler]] = []
         self._finders: list[Runner[list[Running], list[Running]]] = []
         for name in sources.enabled("devices", off):
-            device_source: DeviceSource = sources.load(name, roots, _interval(config, name))
-            sampler = Runner(name, device_source.interval, self._reader(device_source), devices.fold)
-            self._samplers.append((device_source, sampler))
+            device_source: DeviceSource | AsyncDeviceSource = sources.load(name, roots, config.interval(name))
+            self._samplers.append((device_source, self._sampler(device_source)))
         for name in sources.enabled("engines", off):
-            finder: EngineSource = sources.load(name, roots, _interval(config, name))
+            finder: EngineSource = sources.load(name, roots, config.interval(name))
             self._finders.append(Runner(name, finder.interval, self._finder(finder), _newest, wake=self._waker()))
 
     def start(self) -> None:
@@ -66,7 +81,7 @@ class Threads:
         for finder in self._finders:
             finder.stop()
         for device_source, sampler in self._samplers:
-            if sampler.join(JOIN):
+            if isinstance(sampler, TaskRunner) or sampler.join(JOIN):
                 device_source.close()
 
     def found(self) -> Found:
@@ -79,12 +94,12 @@ class Threads:
         running = [running for finder in lately for running in self._found.get(finder.name, ())]
         return Found(running, all=bool(lately) and len(lately) == len(self._finders))
 
-    def windows(self) -> Iterator[devices.Windows]:
+    def reports(self) -> Iterator[Report]:
         """Yield what each sampler has folded since the last time."""
-        for _, sampler in self._samplers:
-            windows = sampler.take()
-            if windows is not None:
-                yield windows
+        for source, sampler in self._samplers:
+            folded = sampler.take()
+            if folded is not None:
+                yield Report(source.name, source.interval, folded)
 
     def finders(self) -> list[SourceHealth]:
         """Return the health of the engine finders."""
@@ -93,6 +108,19 @@ class Threads:
     def health(self) -> list[SourceHealth]:
         """Return the health of all of them."""
         return [sampler.health() for _, sampler in self._samplers] + self.finders()
+
+    def _sampler(self, source: DeviceSource | AsyncDeviceSource) -> _Sampler:
+        if inspect.iscoroutinefunction(source.read):
+            reader = self._async_reader(cast("AsyncDeviceSource", source))
+            return TaskRunner(source.name, source.interval, reader, fold)
+        return Runner(source.name, source.interval, self._reader(cast("DeviceSource", source)), fold)
+
+    def _async_reader(self, source: AsyncDeviceSource) -> Callable[[], Awaitable[tuple[DeviceReport, list[str]]]]:
+        async def run() -> tuple[DeviceReport, list[str]]:
+            report = await source.read(self.interest)
+            return report, list(report.faults)
+
+        return run
 
     def _reader(self, source: DeviceSource) -> Callable[[], tuple[DeviceReport, list[str]]]:
         def run() -> tuple[DeviceReport, list[str]]:
@@ -109,16 +137,19 @@ class Threads:
         are tried again.
         """
         shapes: dict[ProcessKey, Shape] = {}
+        addresses: dict[ProcessKey, address.Address] = {}
 
         def run() -> tuple[list[Running], list[str]]:
             sightings, faults = source.find()
             for sighting in sightings:
                 known = shapes.get(sighting.main)
                 if known is None or known.faults:
-                    shapes[sighting.main] = _shape(sighting, self._roots.procfs)
+                    known = shapes[sighting.main] = _shape(sighting, self._roots.procfs)
+                if sighting.main not in addresses or addresses[sighting.main].why:
+                    addresses[sighting.main] = _address(sighting, known, self._roots.procfs)
             for gone in shapes.keys() - {sighting.main for sighting in sightings}:
-                del shapes[gone]
-            return [Running(sighting, shapes[sighting.main]) for sighting in sightings], faults
+                del shapes[gone], addresses[gone]
+            return [Running(each, shapes[each.main], addresses[each.main]) for each in sightings], faults
 
         return run
 
@@ -136,16 +167,16 @@ class Threads:
 
 
 def _shape(sighting: EngineSighting, procfs: Path) -> Shape:
-    def read(path: str) -> str:
-        return read_config(procfs, sighting.main.pid, sighting.cwd, path)
-
     version = installed_version(procfs, sighting.main.pid, sighting.argv)
-    return arguments.shape(sighting.argv, sighting.environ, read, version)
+    return arguments.shape(sighting.argv, sighting.environ, _config_reader(sighting, procfs), version)
 
 
-def _interval(config: Config, name: str) -> float | None:
-    entry = config.sources.get(name)
-    return float(entry.interval) if entry and entry.interval is not None else None
+def _address(sighting: EngineSighting, shape: Shape, procfs: Path) -> address.Address:
+    return address.own(sighting, _config_reader(sighting, procfs), procfs, shape.version)
+
+
+def _config_reader(sighting: EngineSighting, procfs: Path) -> Callable[[str], str]:
+    return partial(read_config, procfs, sighting.main.pid, sighting.cwd)
 
 
 def _newest(_: list[Running] | None, found: list[Running]) -> list[Running]:

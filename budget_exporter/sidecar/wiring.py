@@ -20,12 +20,14 @@ from budget_exporter.roots import Roots
 from budget_exporter.sidecar import assemble, devices
 from budget_exporter.sidecar.attendants import Attendants
 from budget_exporter.sidecar.containers import Containers
+from budget_exporter.sidecar.endpoints import Endpoints
 from budget_exporter.sidecar.fleet import Engine, Fleet
 from budget_exporter.sidecar.keeper import Keeper
+from budget_exporter.sidecar.owners import Owners
 from budget_exporter.sidecar.phases import Phases
 from budget_exporter.sidecar.reload import Reload
 from budget_exporter.sidecar.runner import StateLog
-from budget_exporter.sidecar.threads import Threads
+from budget_exporter.sidecar.threads import Report, Threads
 from budget_exporter.verdicts.cause import deduced
 
 __all__ = ["Options", "Sidecar"]
@@ -71,10 +73,12 @@ class Sidecar:
         self._board = devices.Board(remembered.devices)
         self._fleet = Fleet(config, remembered.engines)
         self._phases = Phases()
+        self._owners = Owners()
         self._event = asyncio.Event()
         self._attendants = Attendants(options.roots, options.off, self._event.set, TICK)
         self._threads = Threads(config, options.roots, options.off, self._wake)
         self._containers = Containers(options.roots, options.off, self._event.set, TICK)
+        self._endpoints = Endpoints(options.roots, options.off, self._event.set, config.interval("endpoint"))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = Reload(self._reconfigure, clock)
         self._born = time.monotonic()
@@ -110,6 +114,7 @@ class Sidecar:
         finally:
             await self._attendants.close()
             await self._containers.close()
+            await self._endpoints.close()
             self._threads.stop()
             await self._save_at_last()
 
@@ -135,12 +140,16 @@ class Sidecar:
         seen = self._threads.found()
         found = self._containers.merge(seen, now)
         started = self._fleet.observe(found.running, now, complete=found.all)
-        windows = self._windows()
-        identities = self._board.identities([w.identity for each in windows for w in each.values()], now)
+        reports = self._reports()
+        fresh = [window.identity for report in reports for window in report.folded.windows.values()]
+        identities = self._board.identities(fresh, now)
         placed = {name: assemble.place(engine, identities) for name, engine in self._fleet.engines.items()}
-        for each in windows:
-            self._board.update(each, self._epochs(placed), known=found.all and self._all_placed(placed))
-        states = {s.identity.device: s for s in self._board.states(now)}
+        known = found.all and self._all_placed(placed)
+        for report in reports:
+            self._board.update(report.folded.windows, self._epochs(placed), known=known, interval=report.interval)
+            self._board.tell(report.source, report.folded, now, report.interval)
+        owned = self._owners.divide(self._board, self._fleet.engines.values(), placed, now)
+        states = {state.identity.device: owned.of_device(state) for state in self._board.states(now)}
         self._threads.interest = frozenset(
             pid for r in seen.running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
         )
@@ -148,6 +157,7 @@ class Sidecar:
             self._measure_free(self._fleet.engines[name], placed[name])
         self._attendants.attend(self._fleet.engines.values(), now)
         self._hear(now)
+        self._endpoints.attend(self._fleet.engines.values())
         self._phases.forget(set(self._fleet.engines))
         health = self._health()
         self._ready = self._ready or all(h.settled for h in health) or time.monotonic() - self._born > SETTLE
@@ -165,6 +175,7 @@ class Sidecar:
                     self._attendants.supervision(name),
                     self._phases.of(engine, now),
                     now,
+                    held=owned.of_engine(name),
                 )
                 for name, engine in sorted(self._fleet.engines.items())
             ),
@@ -174,11 +185,11 @@ class Sidecar:
         self.publish(made)
         self.snapshot = made
 
-    def _windows(self) -> list[devices.Windows]:
+    def _reports(self) -> list[Report]:
         """Return what was sampled, but not before it is known which engines hold the devices."""
         if not all(health.settled for health in self._threads.finders()):
             return []
-        return list(self._threads.windows())
+        return list(self._threads.reports())
 
     def _all_placed(self, placed: Mapping[str, tuple[Placement, ...]]) -> bool:
         """Return whether every running engine's devices are known: what one of the others holds is no baseline."""
@@ -226,7 +237,7 @@ class Sidecar:
 
     def _health(self) -> list[SourceHealth]:
         healths = self._threads.health() + self._containers.health() + self._attendants.health()
-        return sorted(healths, key=lambda h: h.name)
+        return sorted(healths + self._endpoints.health(), key=lambda h: h.name)
 
     def _exporter(self) -> ExporterState:
         options = self._options

@@ -2,8 +2,20 @@
 
 from __future__ import annotations
 
-from budget_exporter.facts.device import DeviceIdentity, DeviceReport, DeviceSample, MemorySample
-from budget_exporter.sidecar.devices import GONE_AFTER, HISTORY, STALE_AFTER, Board, Windows, fold
+from budget_exporter.facts.device import (
+    CrossCheck,
+    DeviceIdentity,
+    DeviceReport,
+    DeviceSample,
+    Holders,
+    MemorySample,
+    ProcessMemory,
+    RuntimeMemory,
+)
+from budget_exporter.sidecar.devices import GONE_AFTER, HISTORY, STALE_AFTER, Board
+from budget_exporter.sidecar.reports import Folded, Windows, fold
+
+CARD = "0000:03:00.0"
 
 
 def report(at: float, used: int, *, size: int = 100, uuid: str = "GPU-1") -> DeviceReport:
@@ -12,11 +24,11 @@ def report(at: float, used: int, *, size: int = 100, uuid: str = "GPU-1") -> Dev
 
 
 def windows(*reports: DeviceReport) -> Windows:
-    result: Windows | None = None
+    result: Folded | None = None
     for one in reports:
         result = fold(result, one)
     assert result is not None
-    return result
+    return result.windows
 
 
 def test_a_window_keeps_newest_smallest_and_largest() -> None:
@@ -121,3 +133,29 @@ def test_a_device_that_fails_keeps_its_place_for_ten_minutes() -> None:
     assert board.identities([identity], 10.0) == [identity]
     assert board.identities([], 10.0 + GONE_AFTER) == [identity]
     assert board.identities([], 10.1 + GONE_AFTER) == []
+
+
+def test_a_slow_source_has_its_samples_shown_for_longer() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 95)), {}, interval=10.0)
+    assert board.states(34.9)
+    assert board.states(35.1) == ()
+
+
+def test_what_a_source_tells_of_holders_and_checks_is_replaced_by_its_next_run_and_grows_old() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 50)), {})
+    board.update(windows(report(12.0, 70)), {})
+    some, every = Holders(CARD, 12.0, ()), Holders(CARD, 12.0, (ProcessMemory(1, 5),), complete=True)
+    board.tell("fdinfo", Folded(holders=(some,)), 12.0, 1.0)
+    board.tell("kfd", Folded(holders=(every,)), 12.0, 1.0)
+    board.tell("rocm_smi", Folded(cross_checks=(CrossCheck(CARD, 10.4, 58), CrossCheck("other", 10.4, 1))), 12.0, 30.0)
+    board.tell("hook", Folded(runtime=(RuntimeMemory(7, 12.0, 3),)), 12.0, 1.0)
+    assert board.holders(12.5) == {CARD: every}
+    assert board.differences(12.5) == {CARD: {"rocm_smi": 8}}
+    assert board.runtime(12.5)[7].used == 3
+    board.tell("kfd", Folded(), 13.0, 1.0)
+    assert board.holders(13.0) == {CARD: some}
+    assert board.holders(15.5) == {}
+    assert board.differences(80.0) == {CARD: {"rocm_smi": 8}}
+    assert board.differences(88.0) == {}

@@ -1,0 +1,88 @@
+"""Divide what a device holds among the ranks of engines, foreign processes and what no process accounts for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from budget_exporter.facts.device import Holders, ProcessMemory
+from budget_exporter.facts.engine import Placement
+from budget_exporter.facts.ownership import DeviceOwnership, Owner, Ownership, RankMemory
+
+__all__ = ["divide"]
+
+
+def divide(
+    holders: Mapping[str, Holders],
+    used: Mapping[str, int],
+    owners: Mapping[int, Owner],
+    placements: Mapping[str, Iterable[Placement]],
+) -> Ownership:
+    """
+    Return whose memory is on each device.
+
+    ``holders`` are the processes by device, ``used`` the bytes in use by device, ``owners`` the engine of each PID,
+    ``placements`` the ranks of each engine. A process of no engine is foreign only where the driver lists every
+    process; what no process accounts for is signed, since drivers count what was asked for and what is resident apart.
+    A rank holds what its engine's processes hold on its device, without those that are known to be another rank's;
+    where two ranks of one engine share a device, only processes whose rank is known count.
+    """
+    devices = {name: _device(each, used.get(name), owners) for name, each in holders.items()}
+    ranks: dict[tuple[str, str], RankMemory] = {}
+    for engine, placed in placements.items():
+        where = [(p.rank, p.device) for p in placed if p.device is not None]
+        for rank, device in where:
+            shared = sum(other == device for _, other in where) > 1
+            held = _held(holders.get(device), owners, engine, rank, shared=shared)
+            if held is not None:
+                ranks[engine, rank] = held
+    return Ownership(devices, ranks)
+
+
+def _device(holders: Holders, used: int | None, owners: Mapping[int, Owner]) -> DeviceOwnership:
+    processes = holders.processes
+    attributed = _total(p.used for p in processes)
+    result = DeviceOwnership(
+        device=holders.device,
+        attributed=attributed,
+        evicted=_total(p.evicted for p in processes),
+        evicted_seconds=_seconds(p.evicted_seconds for p in processes),
+        leftover=tuple(
+            (owners[p.pid].engine, p) for p in processes if p.pid in owners and owners[p.pid].ended and p.used
+        ),
+    )
+    if not holders.complete:
+        return result
+    foreign = sorted((p for p in processes if p.pid not in owners and p.used), key=lambda p: (-(p.used or 0), p.pid))
+    return replace(
+        result,
+        foreign=tuple(foreign),
+        foreign_bytes=sum(p.used or 0 for p in foreign),
+        unattributed=None if used is None else used - (attributed or 0),
+    )
+
+
+def _held(
+    holders: Holders | None, owners: Mapping[int, Owner], engine: str, rank: str, *, shared: bool
+) -> RankMemory | None:
+    if holders is None:
+        return None
+    own: list[ProcessMemory] = []
+    for process in holders.processes:
+        owner = owners.get(process.pid)
+        if owner is None or owner.engine != engine or owner.ended:
+            continue
+        if owner.rank == rank or (owner.rank is None and not shared):
+            own.append(process)
+    return RankMemory(_total(p.used for p in own), _total(p.gtt_used for p in own)) if own else None
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    """Return the sum of the bytes that are known, None where none are."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
+def _seconds(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None

@@ -1,0 +1,119 @@
+"""Tell whose memory is on the devices: which PIDs are which engine's now, and which were an ended engine's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from budget_exporter.budget import ownership
+from budget_exporter.facts.device import Holders, ProcessMemory, RuntimeMemory
+from budget_exporter.facts.engine import EngineSighting, Placement
+from budget_exporter.facts.ownership import Owner, Ownership, RankMemory
+from budget_exporter.facts.snapshot import DeviceState
+from budget_exporter.sidecar.devices import Board
+from budget_exporter.sidecar.fleet import Engine
+from budget_exporter.sidecar.outcome import StateLog
+
+__all__ = ["Held", "Owned", "Owners"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What is known of one engine's own memory: by rank, in its runtime's words by rank, and what it left behind."""
+
+    ranks: Mapping[str, RankMemory]
+    runtime: Mapping[str, RuntimeMemory]
+    leftover: tuple[ProcessMemory, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Owned:
+    """Whose memory is on the devices at one moment."""
+
+    division: Ownership
+    differences: Mapping[str, Mapping[str, int]]
+    runtime: Mapping[tuple[str, str], RuntimeMemory]
+
+    def of_device(self, state: DeviceState) -> DeviceState:
+        """Return ``state`` with what is known of the holders of its memory."""
+        device = state.identity.device
+        return replace(
+            state, ownership=self.division.devices.get(device), differences=dict(self.differences.get(device, {}))
+        )
+
+    def of_engine(self, name: str) -> Held:
+        """Return what the engine ``name`` holds, and what it left behind."""
+        return Held(
+            {rank: held for (engine, rank), held in self.division.ranks.items() if engine == name},
+            {rank: told for (engine, rank), told in self.runtime.items() if engine == name},
+            tuple(
+                process
+                for device in self.division.devices.values()
+                for engine, process in device.leftover
+                if engine == name
+            ),
+        )
+
+
+class Owners:
+    """Remember the processes of engines that ended for as long as they hold memory."""
+
+    def __init__(self) -> None:
+        self._was: dict[int, Owner] = {}
+        """The owner of each PID at the last look, of running engines and of those that left something behind."""
+        self._foreign = StateLog("foreign")
+
+    def divide(
+        self, board: Board, engines: Iterable[Engine], placed: Mapping[str, tuple[Placement, ...]], now: float
+    ) -> Owned:
+        """Return whose memory is on the devices of ``board`` at ``now``; ``placed`` are the ranks of each engine."""
+        present = list(engines)
+        holders = board.holders(now)
+        owners = self._leftover(holders) | _owners(present)
+        self._was = owners
+        used = {state.identity.device: state.memory.used for state in board.states(now)}
+        division = ownership.divide(holders, used, owners, placed)
+        self._foreign.note(_named(division))
+        runtime = {
+            (owners[pid].engine, rank): told
+            for pid, told in board.runtime(now).items()
+            if pid in owners and not owners[pid].ended and (rank := _rank(owners[pid], told)) is not None
+        }
+        return Owned(division, board.differences(now), runtime)
+
+    def _leftover(self, holders: Mapping[str, Holders]) -> dict[int, Owner]:
+        """Return the processes that were an engine's and still hold memory; once one holds none its PID is free."""
+        holding = {process.pid for each in holders.values() for process in each.processes}
+        return {pid: replace(owner, ended=True) for pid, owner in self._was.items() if pid in holding}
+
+
+def _owners(engines: Iterable[Engine]) -> dict[int, Owner]:
+    owners: dict[int, Owner] = {}
+    for engine in engines:
+        # Where nobody has looked lately the processes seen last are still its own.
+        known = engine.running or (engine.last if engine.up is None else None)
+        if known is not None:
+            owners.update(_processes(engine.name, known.sighting, replicas=known.shape.data_parallel_size))
+    return owners
+
+
+def _processes(engine: str, sighting: EngineSighting, *, replicas: int) -> dict[int, Owner]:
+    owners = {sighting.main.pid: Owner(engine)}
+    for worker in sighting.workers:
+        # With several replicas a worker's own number is not the rank's name.
+        rank = str(worker.rank) if worker.rank is not None and replicas == 1 else None
+        owners[worker.pid] = Owner(engine, rank)
+    return owners
+
+
+def _rank(owner: Owner, told: RuntimeMemory) -> str | None:
+    return owner.rank if owner.rank is not None else None if told.rank is None else str(told.rank)
+
+
+def _named(division: Ownership) -> str:
+    """Return one line that names who holds memory and belongs to no engine; empty where nobody does."""
+    return "; ".join(
+        f"{device}: held by no known engine: " + ", ".join(f"{p.name or 'process'} (PID {p.pid})" for p in held.foreign)
+        for device, held in sorted(division.devices.items())
+        if held.foreign
+    )

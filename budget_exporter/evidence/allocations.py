@@ -115,6 +115,8 @@ _OTHERS = (
         r"(?<!StatusCode\.)RESOURCE_EXHAUSTED"
         r"(?!.{0,400}(?:memory space [svc]mem|Exceeded [svc]mem|message larger|message too large|[Qq]uota))",
     ),
+    # Neuron's runtime says for what it asks: the tensors that come first and stay are the weights.
+    Pattern("usage: tensors", re.compile("usage: tensors"), lambda _: (Mark("hint", "loading"),), budget=False),
     # Gaudi's runtime.
     _root("synOutOfDeviceMemory|Device memory allocation failed"),
     # Ascend.

@@ -8,7 +8,7 @@ boot.py to decide; here each sentence is only read.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 
 from budget_exporter.evidence import allocations, frames
 from budget_exporter.evidence.frames import FRAMES
@@ -24,13 +24,12 @@ from budget_exporter.evidence.statements import (
     count,
     figure,
 )
-from budget_exporter.facts.boot import Cause, Phase
 
 __all__ = ["PATTERNS"]
 
 _N = NUMBER
 _I = INTEGER
-_DEVICE = re.compile(r"\bcuda:(\d{1,4})\b")
+_DEVICE = re.compile(r"\bcuda:(\d{1,4})(?=[\s(),;]|$)")
 
 
 def _local_rank(text: str) -> int | None:

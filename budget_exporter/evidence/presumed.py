@@ -42,12 +42,11 @@ def presumed(watch: DeathWatch, *, served: bool) -> Failure | None:
         return replace(known, cause="first_request_oom", presumed=True)
     if known.cause != "unknown":
         return known
-    if watch.by_phase and watch.allocation is not None:
-        phase = watch.hint(weak=True) or phase_of(watch.allocation, booting=watch.boot_failed)
+    if watch.by_phase:
+        said = watch.allocation or Allocation()
+        phase = watch.hint(weak=True) or phase_of(said, booting=watch.boot_failed)
         return known if phase is None else _named(known, phase, watch)
-    if not watch.by_phase and watch.exception_at is None and watch.trouble is not None:
-        return _torn(watch, known)
-    return known
+    return known if watch.exception_at is not None or watch.trouble is None else _torn(watch, known)
 
 
 def _torn(watch: DeathWatch, known: Failure) -> Failure:

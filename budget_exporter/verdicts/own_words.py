@@ -22,7 +22,7 @@ _FOREIGN_PARTS = 4
 """
 Memory outside of torch above 3 GiB and a quarter of the request is no library's.
 
-Libraries and communication buffers of one rank took 0.2 to 2.5 GiB of 71, and 11 of 160 GiB with wide expert parallelism.
+Libraries and communication buffers of one rank took 0.2 to 2.5 GiB of 71, with wide expert parallelism 11 of 160.
 """
 _MEANT_SHARE = 0.5
 """Utilization below which an engine that alone has a device was not meant to have so little of it."""

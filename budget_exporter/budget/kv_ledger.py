@@ -27,6 +27,8 @@ __all__ = ["EXAMINED", "layout_of", "with_geometry"]
 OVERRIDE = "--num-gpu-blocks-override"
 EXAMINED: Version = (0, 33)
 """First version whose layout of the KV cache nobody has read."""
+BLOCKS = (16, 32, 64, 128)
+"""Block sizes that attention backends force where none is given."""
 UNKNOWN = "the KV cache's geometry is not known"
 
 
@@ -77,8 +79,8 @@ def with_geometry(
     """
     Return ``ledger`` with what the model's config makes of its KV pools; as it is where no config was looked for.
 
-    Tokens are those of the smallest rank, with what printed figures in a pool leave open. Where something is not known
-    it is not there, and the notes say why.
+    Tokens are those of the smallest rank, with what printed figures in a pool and an assumed block size leave open.
+    Where something is not known it is not there, and the notes say why.
     """
     if model is None:
         return ledger
@@ -100,13 +102,14 @@ def with_geometry(
     if length is None or found is None:
         why = why or f"the KV pool's tokens follow --max-num-batched-tokens, which is not known: {UNKNOWN}"
         return replace(ledger, kv_blocks=counts.number, notes=(*ledger.notes, *notes, why))
-    edges = [found - (tokens(layout, counts.low, length) or 0), (tokens(layout, counts.high, length) or 0) - found]
+    others = [layout_of(replace(shape, block_size=size), ranks, report, model, platform)[0] for size in BLOCKS]
+    possible = [layout, *(other for other in others if other is not None)] if layout.notes else [layout]
     return replace(
         ledger,
         kv_blocks=counts.number,
         kv_concurrency=concurrency(layout, counts.number, length),
         kv_pool_tokens=found,
-        kv_pool_tokens_rounding=max(edges),
+        kv_pool_tokens_rounding=max(_reach(each, list(known.values()), length, found) for each in possible),
         kv_pool_tokens_source="geometry",
         notes=(*ledger.notes, *notes),
     )
@@ -141,6 +144,13 @@ def _counts(layout: KvGeometry, ranks: Sequence[RankLedger]) -> _Counts | None:
         return min(blocks(layout, [pool.bytes + edge * pool.rounding for pool in pools]) for pools in sizes)
 
     return _Counts(least(0), least(-1), least(1))
+
+
+def _reach(layout: KvGeometry, ranks: Sequence[RankLedger], length: int, found: int) -> int:
+    """Return how far from ``found`` tokens the pools of ``ranks`` may be under ``layout``."""
+    counts = _counts(layout, ranks)
+    ends = [] if counts is None else [tokens(layout, number, length) for number in (counts.low, counts.high)]
+    return max((abs(end - found) for end in ends if end is not None), default=0)
 
 
 def _served(

@@ -161,7 +161,7 @@ class Ledger:
     ranks: Mapping[str, RankLedger] = field(default_factory=dict)
     kv_pool_tokens: int | None = None
     kv_pool_tokens_rounding: int = 0
-    """Tokens that printed figures behind ``kv_pool_tokens`` leave open, to either side."""
+    """Tokens that printed figures and assumptions behind ``kv_pool_tokens`` leave open, to either side."""
     kv_pool_tokens_source: Origin | None = None
     """Where the price behind ``kv_pool_tokens`` comes from, where that is its geometry; else None."""
     kv_blocks: int | None = None

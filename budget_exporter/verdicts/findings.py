@@ -10,7 +10,7 @@ from budget_exporter.facts.ledger import Ledger
 from budget_exporter.facts.verdict import Finding, KnifeEdgeReason
 from budget_exporter.verdicts.drift import Drift
 from budget_exporter.verdicts.logic import all_of, any_known, any_of
-from budget_exporter.verdicts.mismatch import mismatch
+from budget_exporter.verdicts.mismatch import mismatch, of_tokens
 from budget_exporter.verdicts.own_words import above_servable, kv_misleading, uncharged, utilization_misread
 
 __all__ = ["PRICE_DRIFT", "findings"]
@@ -47,7 +47,12 @@ def findings(
         "graph_charge_negative": any_of(_negative(fact) for fact in facts.values()),
         "graph_estimate_not_charged": any_of(_not_charged(fact, report) for fact in facts.values()),
         "kv_price_drift": None if ledger is None else _price_drift(ledger.kv_bytes_per_token),
-        "model_mismatch": any_known(mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks),
+        "model_mismatch": any_known(
+            [
+                *(mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks),
+                of_tokens(ledger, None if report is None else report.kv_tokens),
+            ]
+        ),
         "mlock_failed": _mlock_failed(report),
         "kv_report_misleading": kv_misleading(report, facts.values()),
         "util_misread": utilization_misread(report, facts.values(), shape),

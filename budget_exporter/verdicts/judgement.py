@@ -10,7 +10,7 @@ from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Ledger, RankLedger
 from budget_exporter.facts.verdict import KnifeEdgeReason, Measured, Policy, RankVerdict, Verdict
 from budget_exporter.verdicts import knife_edge, margin
-from budget_exporter.verdicts.drift import Drift, drift, suggested_charge
+from budget_exporter.verdicts.drift import Drift, drift, drift_said, suggested_charge
 from budget_exporter.verdicts.findings import findings
 from budget_exporter.verdicts.knife_edge import Answer
 from budget_exporter.verdicts.logic import any_of
@@ -18,6 +18,15 @@ from budget_exporter.verdicts.logic import any_of
 __all__ = ["judge"]
 
 Answers = Mapping[KnifeEdgeReason, Answer]
+OF_RANKS: tuple[KnifeEdgeReason, ...] = (
+    "predicted_margin",
+    "measured_margin",
+    "utilization_limit",
+    "capture_over_charge",
+    "kv_minimum",
+    "compile_cap",
+)
+"""Reasons that are asked of every rank."""
 
 
 def judge(
@@ -41,12 +50,18 @@ def judge(
     facts = {name: RankFacts() if report is None else facts_of(report, name) for name in names}
     drifts = {name: drift(ranks.get(name), facts[name]) for name in names}
     answers = {
-        name: _rank_answers(ranks.get(name), measured.get(name), drifts[name], ledger, shape, phase, policy)
+        name: _rank_answers(
+            ranks.get(name), measured.get(name), facts[name], drifts[name], ledger, shape, phase, policy
+        )
         for name in names
     }
     contract = _contract(policy, shape, report)
-    kept = knife_edge.kv_below_contract(None if report is None else report.kv_tokens, contract)
-    reasons, sentences = _reasons(answers, kept)
+    tokens = None if report is None else report.kv_tokens
+    whole: Answers = {
+        "kv_below_contract": knife_edge.kv_below_contract(tokens, contract),
+        "kv_minimum": knife_edge.kv_minimum_tokens(ledger, tokens, phase),
+    }
+    reasons, sentences = _reasons(answers, whole)
     return Verdict(
         ranks={
             name: RankVerdict(
@@ -64,7 +79,7 @@ def judge(
             ledger=ledger,
             report=report,
             facts=facts or _spoken(report),
-            drifts=list(drifts.values()),
+            drifts=list(drifts.values()) or _drifts_said(report),
             tolerance=policy.graph_drift_tolerance,
             knife_edge=reasons,
             shape=shape,
@@ -82,9 +97,14 @@ def _spoken(report: BootReport | None) -> dict[str, RankFacts]:
     return {str(rank): report.of(rank) for rank in sorted(report.ranks)} or {"0": report.common}
 
 
+def _drifts_said(report: BootReport | None) -> list[Drift | None]:
+    return [] if report is None else [drift_said(report, facts) for facts in _spoken(report).values()]
+
+
 def _rank_answers(
     rank: RankLedger | None,
     measured: Measured | None,
+    facts: RankFacts,
     drifted: Drift | None,
     ledger: Ledger | None,
     shape: Shape | None,
@@ -97,15 +117,20 @@ def _rank_answers(
         "measured_margin": left,
         "utilization_limit": knife_edge.utilization(rank, ledger, phase),
         "capture_over_charge": knife_edge.capture_over_charge(drifted, shape, ledger, policy),
+        "kv_minimum": knife_edge.kv_minimum_bytes(rank, facts, ledger, phase),
+        "compile_cap": knife_edge.compile_cap(rank, facts),
     }
 
 
-def _reasons(answers: Mapping[str, Answers], contract: Answer) -> tuple[dict[KnifeEdgeReason, bool], tuple[str, ...]]:
-    """Return the reasons that could be evaluated, and one sentence for each that holds: its tightest rank's."""
-    asked: list[KnifeEdgeReason] = ["predicted_margin", "measured_margin", "utilization_limit", "capture_over_charge"]
+def _reasons(answers: Mapping[str, Answers], whole: Answers) -> tuple[dict[KnifeEdgeReason, bool], tuple[str, ...]]:
+    """
+    Return the reasons that could be evaluated, and one sentence for each that holds: its tightest rank's.
+
+    ``answers`` are those of each rank, ``whole`` those of the engine.
+    """
     reasons: dict[KnifeEdgeReason, bool] = {}
     sentences: list[str] = []
-    for reason in asked:
+    for reason in OF_RANKS:
         holds = any_of(of_rank[reason].holds for of_rank in answers.values())
         if holds is not None:
             reasons[reason] = holds
@@ -113,10 +138,11 @@ def _reasons(answers: Mapping[str, Answers], contract: Answer) -> tuple[dict[Kni
         if holding:
             _, name = min(holding)
             sentences.append(f"rank {name}: {answers[name][reason].sentence}")
-    if contract.holds is not None:
-        reasons["kv_below_contract"] = contract.holds
-    if contract.holds:
-        sentences.append(contract.sentence)
+    for reason, answer in whole.items():
+        if answer.holds is not None:
+            reasons[reason] = answer.holds or reasons.get(reason, False)
+        if answer.holds:
+            sentences.append(answer.sentence)
     return reasons, tuple(sentences)
 
 

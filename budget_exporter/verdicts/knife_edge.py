@@ -11,14 +11,24 @@ import math
 from dataclasses import dataclass
 
 from budget_exporter.budget.graphs import ESTIMATE, PER_GRAPH, mib_to_cover, per_graph_mib_to_cover
-from budget_exporter.facts.boot import Phase
+from budget_exporter.facts.boot import Phase, Printed, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Ledger, RankLedger
 from budget_exporter.facts.verdict import Policy
 from budget_exporter.units import gib_text
 from budget_exporter.verdicts.drift import Drift
 
-__all__ = ["Answer", "capture_over_charge", "kv_below_contract", "measured_margin", "predicted_margin", "utilization"]
+__all__ = [
+    "Answer",
+    "capture_over_charge",
+    "compile_cap",
+    "kv_below_contract",
+    "kv_minimum_bytes",
+    "kv_minimum_tokens",
+    "measured_margin",
+    "predicted_margin",
+    "utilization",
+]
 
 JUDGED: frozenset[Phase] = frozenset({"serving", "sleeping", "unknown"})
 """Phases in which a measured margin means something: a boot takes and gives back memory on purpose."""
@@ -26,6 +36,8 @@ PAST_CHECK: frozenset[Phase] = frozenset(
     {"profiling", "allocating_kv", "capturing", "warming_up", "serving", "sleeping"}
 )
 """Phases that prove that the engine passed its check at init."""
+PAST_KV: frozenset[Phase] = frozenset({"capturing", "warming_up", "serving", "sleeping"})
+"""Phases that prove that the engine found its KV pool large enough."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +113,52 @@ def kv_below_contract(tokens: int | None, contract: int | None) -> Answer:
         return Answer()
     sentence = f"the KV pool holds {tokens:,} tokens, {contract:,} are promised"
     return Answer(tokens < contract, tokens - contract, sentence)
+
+
+def kv_minimum_bytes(rank: RankLedger | None, facts: RankFacts, ledger: Ledger | None, phase: Phase) -> Answer:
+    """
+    Hold where a rank's KV pool is certainly below the bytes under which its worker refuses to start (Neuron).
+
+    The worker's own figure counts before the law's; one that has gone past the check has enough.
+    """
+    pool = _pool(rank, facts)
+    if pool is None or ledger is None or ledger.kv_min_bytes is None:
+        return Answer()
+    least = ledger.kv_min_bytes
+    sentence = f"the KV pool is {gib_text(pool.bytes)}, below {gib_text(least)} the worker refuses to start"
+    return Answer(phase not in PAST_KV and pool.bytes + pool.rounding < least, pool.bytes - least, sentence)
+
+
+def kv_minimum_tokens(ledger: Ledger | None, reported: int | None, phase: Phase) -> Answer:
+    """
+    Hold where the predicted KV pool certainly holds less than the one request without which the engine does not start.
+
+    ``reported`` are the tokens the engine printed: where it has, it has passed the check.
+    """
+    if ledger is None or ledger.kv_pool_tokens is None or ledger.kv_min_tokens is None:
+        return Answer()
+    predicted, least = ledger.kv_pool_tokens, ledger.kv_min_tokens
+    sentence = f"the KV pool is predicted to hold {predicted:,} tokens, below {least:,} the engine refuses to start"
+    passed = reported is not None or phase in PAST_KV
+    return Answer(not passed and predicted + ledger.kv_pool_tokens_rounding < least, predicted - least, sentence)
+
+
+def compile_cap(rank: RankLedger | None, facts: RankFacts) -> Answer:
+    """Hold where a rank's KV pool is certainly above what its compiled programs leave for it (Neuron)."""
+    pool = _pool(rank, facts)
+    if rank is None or rank.kv_cap is None or pool is None:
+        return Answer()
+    cap = rank.kv_cap
+    sentence = f"the KV pool is {gib_text(pool.bytes)}, programs were to be compiled for {gib_text(cap)} at most"
+    return Answer(pool.bytes - pool.rounding > cap, cap - pool.bytes, sentence)
+
+
+def _pool(rank: RankLedger | None, facts: RankFacts) -> Printed | None:
+    """Return the rank's KV pool: the engine's own figure, else the law's."""
+    if facts.kv_available is not None:
+        return facts.kv_available
+    term = None if rank is None else rank.kv_pool
+    return None if term is None else Printed(term.bytes, term.rounding)
 
 
 def capture_over_charge(drift: Drift | None, shape: Shape | None, ledger: Ledger | None, policy: Policy) -> Answer:

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from budget_exporter.facts.boot import Plan, Printed, RankFacts
-from budget_exporter.facts.ledger import RankLedger, Term
+from budget_exporter.facts.ledger import Ledger, RankLedger, Term
 from budget_exporter.units import GIB
 
-__all__ = ["FITTED", "Comparison", "comparisons", "mismatch"]
+__all__ = ["FITTED", "Comparison", "comparisons", "mismatch", "of_tokens"]
 
 FITTED = GIB // 100
 """Bytes within which a fitted constant must land: sources state them with two decimals of GiB."""
@@ -40,6 +40,17 @@ def mismatch(ledger: RankLedger, facts: RankFacts) -> bool | None:
     """Return whether any comparison of the rank is apart, None where nothing can be compared."""
     apart = [comparison.apart for comparison in comparisons(ledger, facts)]
     return any(apart) if apart else None
+
+
+def of_tokens(ledger: Ledger | None, reported: int | None) -> bool | None:
+    """
+    Return whether the KV pool's tokens by the model's geometry part from those the engine printed.
+
+    None where one of them is unknown, and where the price came from elsewhere: a registry's is fitted to a reserve.
+    """
+    if ledger is None or ledger.kv_pool_tokens is None or ledger.kv_pool_tokens_source is None or reported is None:
+        return None
+    return Comparison("kv_tokens", ledger.kv_pool_tokens, reported, ledger.kv_pool_tokens_rounding).apart
 
 
 def comparisons(ledger: RankLedger, facts: RankFacts) -> Iterator[Comparison]:

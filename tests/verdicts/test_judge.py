@@ -58,6 +58,7 @@ def test_shape_g_is_on_no_knife_edge() -> None:
         "utilization_limit": False,
         "capture_over_charge": False,
         "kv_below_contract": False,
+        "kv_minimum": False,
     }
     assert verdict.sentences == ()
     assert verdict.contract_tokens == WINDOW

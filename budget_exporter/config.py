@@ -10,6 +10,7 @@ from typing import Annotated
 import msgspec
 
 from budget_exporter import yaml_file
+from budget_exporter.engines.address import configured
 from budget_exporter.facts.verdict import Floors, Policy
 from budget_exporter.sources import INTERVALS
 from budget_exporter.units import MIB
@@ -99,6 +100,10 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     unit: str | None = None
     """The unit that supervises it, where that cannot be told from its processes."""
     log: LogConfig | None = None
+    endpoint: bool | str = True
+    """Whether its endpoint is asked, or the address of a peer (``http://HOST:PORT``) where it is."""
+    endpoint_ca: str | None = None
+    """File with the certificates that an https peer's is held against; without it those of the system."""
     contract_tokens: Positive | None = None
     expected: bool = True
     maintenance: tuple[Maintenance, ...] = ()
@@ -131,6 +136,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     graph_drift_tolerance: Size | None = None
     registry: RegistryConfig = RegistryConfig()
     sources: Mapping[str, SourceConfig] = msgspec.field(default_factory=dict)
+
+    def interval(self, name: str) -> float | None:
+        """Return the seconds between two runs of the source ``name``, None where it is the source's own."""
+        entry = self.sources.get(name)
+        return float(entry.interval) if entry and entry.interval is not None else None
 
     def policy(self, engine: EngineConfig | None) -> Policy:
         """Return the floors, the contract and the tolerance that hold for ``engine``."""
@@ -194,6 +204,18 @@ def _check_units(document: yaml_file.Document[Config], key: str, engine: EngineC
             raise document.error(where, f"must end in {SUFFIX}: {unit + SUFFIX!r}")
 
 
+def _check_endpoint(document: yaml_file.Document[Config], key: str, engine: EngineConfig) -> None:
+    """Raise ConfigError for an address that none is, and for a CA that nothing would be held against."""
+    endpoint, ca = engine.endpoint, engine.endpoint_ca
+    if isinstance(endpoint, str):
+        try:
+            configured(endpoint, ca)
+        except ValueError as error:
+            raise document.error(f"{key}.endpoint", str(error)) from error
+    elif ca is not None:
+        raise document.error(f"{key}.endpoint_ca", "needs an https address in endpoint")
+
+
 def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
     """Raise ConfigError for what is wrong with one engine by itself or beside those before it."""
     engine, before = document.value.engines[i], document.value.engines[:i]
@@ -207,6 +229,7 @@ def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
     if log is not None and sum((log.file is not None, log.journal, log.none)) != 1:
         raise document.error(f"{key}.log", "give exactly one of file, journal, none")
     _check_units(document, key, engine)
+    _check_endpoint(document, key, engine)
     for other in before:
         if engine.match is not None and engine.match == other.match:
             raise document.error(f"{key}.match", f"engine {other.name!r} has the same")

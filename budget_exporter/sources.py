@@ -9,11 +9,12 @@ from budget_exporter.roots import Roots
 
 __all__ = ["INTERVALS", "SOURCES", "enabled", "load"]
 
-Room = Literal["devices", "engines", "daemons", "evidence", "supervisors"]
+Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors"]
 SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
     "procfs": "engines",
     "containers": "daemons",
+    "endpoint": "endpoints",
     "systemd": "supervisors",
     "podman": "supervisors",
     "docker": "supervisors",
@@ -26,9 +27,11 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "amdgpu": (0.02, 1.0),
     # What the supervisor says of an end is tied to what the next look finds.
     "procfs": (0.2, 2.0),
+    # Health; metrics every second time until their figures are known, then every sixth.
+    "endpoint": (1.0, 60.0),
 }
 """Shortest and longest interval in seconds of the sources that look; the others are told of changes and have none."""
-_PACKAGES: dict[str, str] = {"daemons": "engines", "supervisors": "engines"}
+_PACKAGES: dict[str, str] = {"daemons": "engines", "endpoints": "engines", "supervisors": "engines"}
 """The package of a room whose name is another."""
 
 

@@ -11,17 +11,19 @@ from urllib.parse import urlsplit
 
 from budget_exporter.engines._command_line import Given, split
 from budget_exporter.engines._config_reader import _seen
+from budget_exporter.engines._flag_versions import release
 from budget_exporter.engines._launch import server_arguments
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.engine import EngineSighting
 
-__all__ = ["Address", "configured", "own"]
+__all__ = ["UNSEEN", "Address", "configured", "own"]
 
 DEFAULT_PORT = 8000
 """vLLM's, ``entrypoints/openai/cli_args.py``."""
 _OURS = Path("/proc/self/ns/net")
 _HOST = re.compile(r"[A-Za-z0-9_.-]+|[A-Za-z0-9_.:%-]*:[A-Za-z0-9_.:%-]*")
 """A name or an IPv4 address, or an IPv6 one with or without a zone."""
+_GIVE_IT = "give its address in the configuration (endpoint: http://HOST:PORT)"
 _LONGEST = 107
 """Bytes of a socket's path, unix(7)."""
 _EVERY = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104 - what an engine binds, not we
@@ -44,6 +46,10 @@ class Address:
     why: str = ""
 
 
+UNSEEN = Address(why=f"its processes cannot be seen: {_GIVE_IT}")
+"""Of an engine that is known by its container only."""
+
+
 def configured(url: str, ca: str | None = None) -> Address:
     """
     Return the address an operator gave; raise ValueError saying what is wrong with it.
@@ -61,19 +67,25 @@ def configured(url: str, ca: str | None = None) -> Address:
     return Address(url.rstrip("/"), ca=ca)
 
 
-def own(sighting: EngineSighting, read_config: Callable[[str], str], procfs: Path, ours: Path = _OURS) -> Address:
+def own(
+    sighting: EngineSighting,
+    read_config: Callable[[str], str],
+    procfs: Path,
+    version: str | None = None,
+    ours: Path = _OURS,
+) -> Address:
     """
     Return the address that the engine itself listens on, by ``--host``, ``--port``, ``--uds`` and ``--ssl-*``.
 
     It is asked only where it is certain to be the engine's: a socket inside its own root, or a port of a process in our
     own network namespace (the link ``ours``). What anything else on that port is must not be asked. Blocking.
-    ``read_config`` returns the text of the file after ``--config``.
+    ``read_config`` returns the text of the file after ``--config``, ``version`` is the engine's, None where unknown.
 
     ``--root-path`` is for what stands before the engine: it answers without it (Starlette's routing strips it where it
     is there). ``--api-key`` guards ``/v1`` only and is never looked at. A certificate on loopback is not held against
     a CA: nobody else can be there.
     """
-    line = split(server_arguments(sighting.argv) or (), read_config)
+    line = split(server_arguments(sighting.argv) or (), read_config, release(version))
     given = {flag.name: flag for flag in line.flags}
     if "headless" in given:
         return Address(why="it is headless: its endpoint is on another host")
@@ -116,7 +128,7 @@ def _elsewhere(theirs: Path, ours: Path) -> str:
     try:
         own_namespace = ours.readlink()
         if theirs.readlink() != own_namespace:
-            return "its network is its own: give its address in the configuration (endpoint: http://HOST:PORT)"
+            return f"its network is its own: {_GIVE_IT}"
     except PermissionError:
         return "whether it shares our network may not be read (CAP_SYS_PTRACE)"
     except OSError:

@@ -11,7 +11,6 @@ import zlib
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import TYPE_CHECKING, Any
 
-from budget_exporter import __version__
 from budget_exporter.engines._exposition import Scanner, facts
 from budget_exporter.engines.address import Address
 from budget_exporter.errors import SourceDenied, SourceError
@@ -72,7 +71,7 @@ class EndpointSource:
             connector=connector,
             cookie_jar=aiohttp.DummyCookieJar(),
             # Compressing costs the engine more than the bytes cost loopback, and an answer may swell a thousandfold.
-            headers={"User-Agent": f"budget-exporter/{__version__}", "Accept-Encoding": "identity"},
+            headers={"User-Agent": "budget-exporter", "Accept-Encoding": "identity"},
             auto_decompress=False,
         ) as session:
             yield Endpoint(session, address, tls, self._health, self._metrics)

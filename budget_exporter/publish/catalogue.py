@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from budget_exporter.facts.boot import CAUSES, PHASES
+from budget_exporter.facts.endpoint import HEALTH_STATES
 from budget_exporter.facts.engine import UNIT_STATES, SupervisorName
 from budget_exporter.facts.ledger import COMPONENTS, Origin
 from budget_exporter.facts.verdict import FINDINGS, KNIFE_EDGE_REASONS
@@ -172,7 +173,7 @@ _LISTS_OF_ONE_METRIC: dict[tuple[str, str], tuple[str, ...]] = {
     ("budget_model_charge_info", "source"): get_args(Origin),
     ("budget_kv_bytes_per_token", "source"): ("registry", "geometry", "measured"),
     ("budget_engine_free_at_init_bytes", "source"): get_args(Origin),
-    ("budget_engine_health", "state"): ("ok", "unavailable", "refused", "timeout", "unknown"),
+    ("budget_engine_health", "state"): HEALTH_STATES,
     ("budget_engine_unit_state", "state"): UNIT_STATES,
 }
 

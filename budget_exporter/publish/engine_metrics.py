@@ -26,6 +26,8 @@ def add(out: Families, state: EngineState) -> None:
     _supervision(out, state)
     out.add_states("budget_engine_phase", "phase", state.phase, engine=engine)
     out.add("budget_engine_phase_start_time_seconds", state.phase_since, engine=engine)
+    if state.endpoint is not None:
+        out.add_states("budget_engine_health", "state", state.endpoint.health, engine=engine)
     for placement in state.placements:
         if placement.device is not None:
             out.add("budget_rank_info", 1, engine=engine, rank=placement.rank, device=placement.device)

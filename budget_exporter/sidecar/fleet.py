@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from budget_exporter.config import Config, EngineConfig
 from budget_exporter.facts.boot import BootReport
+from budget_exporter.facts.endpoint import EndpointState
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Supervision, SupervisorName, UnitState
 from budget_exporter.facts.snapshot import FreeAtInit
 from budget_exporter.sidecar.deaths import Deaths
@@ -49,6 +50,8 @@ class Engine:
     report: BootReport | None = None
     heard: bool = False
     """Whether the log that ``report`` comes from is being followed now."""
+    endpoint: EndpointState | None = None
+    """What its endpoint says now; None where that is not asked."""
     free_at_init: dict[str, FreeAtInit] = field(default_factory=dict)
     remembered: EngineMemory | None = None
     """What the state file said, until the log follower has taken it up."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import count
 
 from budget_exporter.config import EngineConfig
+from budget_exporter.engines.address import UNSEEN, Address
 from budget_exporter.facts.engine import EngineSighting, Shape
 
 __all__ = ["Running", "automatic_name", "configured_name", "describes", "named"]
@@ -22,6 +23,8 @@ class Running:
 
     sighting: EngineSighting
     shape: Shape
+    address: Address = UNSEEN
+    """Where its endpoint is, by its flags."""
 
     @property
     def port(self) -> int:

@@ -22,7 +22,14 @@ class Phases:
         Without a line of its log, or while the log cannot be read, the phase of a running engine is unknown: a boot
         that nobody hears the end of must not look like one that goes on. An engine that is gone is stopped, whatever
         its last line was; where nobody has looked lately its phase is unknown too.
+
+        Where no log tells, the engine's endpoint may: one that is well serves (or sleeps), one whose core is dead
+        behind a server that still answers is failing. Since when may not be known then.
         """
+        told = self._endpoint(engine)
+        if told is not None:
+            self._since[engine.name] = (told[0], engine.main, now)
+            return told
         phase, at = self._now(engine)
         known, main, since = self._since.get(engine.name, (None, None, now))
         if known != phase or main != engine.main:
@@ -39,6 +46,21 @@ class Phases:
         if engine.heard and engine.report is not None and engine.report.phase != "unknown":
             return engine.report.phase, engine.report.phase_at
         return "unknown", engine.started_at
+
+    @staticmethod
+    def _endpoint(engine: Engine) -> tuple[Phase, float | None] | None:
+        """Return the phase by the endpoint, None where that tells none or the log does."""
+        endpoint = engine.endpoint
+        if engine.running is None or endpoint is None or Phases._now(engine)[0] != "unknown":
+            return None
+        if endpoint.health == "unavailable":
+            return "failing", endpoint.since
+        if endpoint.health != "ok":
+            return None
+        if endpoint.facts is not None and endpoint.facts.asleep:
+            # Health does not tell when it fell asleep.
+            return "sleeping", None
+        return "serving", endpoint.since
 
     def forget(self, names: set[str]) -> None:
         """Forget the engines that are not among ``names``."""

@@ -37,7 +37,7 @@ def sighting(*flags: str, cwd: str | None = "/srv") -> EngineSighting:
 
 
 def address(procfs: Path, *flags: str, cwd: str | None = "/srv") -> Address:
-    return own(sighting(*flags, cwd=cwd), unread, procfs, procfs.parent / "ours")
+    return own(sighting(*flags, cwd=cwd), unread, procfs, ours=procfs.parent / "ours")
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_key_is_no_part_of_an_address(procfs: Path) -> None:
 
 def test_flags_of_a_file_count(procfs: Path) -> None:
     found = own(
-        sighting("--config", "f.yaml"), lambda _: "port: 7771\nhost: 127.0.0.3\n", procfs, procfs.parent / "ours"
+        sighting("--config", "f.yaml"), lambda _: "port: 7771\nhost: 127.0.0.3\n", procfs, ours=procfs.parent / "ours"
     )
     assert found.url == "http://127.0.0.3:7771"
 

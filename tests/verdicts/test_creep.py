@@ -1,0 +1,88 @@
+"""Creep: a steady leak is seen and timed, steps and noise are not, and rising load is told apart."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, strategies as st
+
+from budget_exporter.units import GIB, MIB
+from budget_exporter.verdicts.creep import FEWEST, LEAST_RISE, Window, creep
+
+FIVE_MINUTES = 300.0
+BASE = 28 * GIB
+
+
+def windows(*used: int, load: list[float] | None = None) -> list[Window]:
+    loads: list[float] | list[None] = load or [None] * len(used)
+    return [Window(i * FIVE_MINUTES, u, each) for i, (u, each) in enumerate(zip(used, loads, strict=True))]
+
+
+def test_a_leak_of_200_mib_an_hour_is_timed() -> None:
+    found = creep(windows(*(BASE + 200 * MIB * i // 12 for i in range(13))))
+    assert found is not None
+    assert found.slope * 3600 == pytest.approx(200 * MIB, rel=1e-6)
+    assert found.seconds_to(400 * MIB) == pytest.approx(7200, rel=1e-6)
+    assert found.seconds_to(-1) == 0
+    assert found.load_rises is None
+
+
+def test_a_leak_shows_through_noise_and_a_few_spikes() -> None:
+    noise = random.Random(7)  # noqa: S311 - noise, no secret
+    used = [BASE + 200 * MIB * i // 12 + noise.randrange(20 * MIB) for i in range(24)]
+    used[5] += 3 * GIB
+    used[15] += 3 * GIB
+    found = creep(windows(*used))
+    assert found is not None
+    assert found.slope * 3600 == pytest.approx(200 * MIB, rel=0.1)
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+@pytest.mark.parametrize("count", [FEWEST, 12, 13, 36, 72])
+def test_a_few_steps_are_no_trend(steps: int, count: int) -> None:
+    for first in range(1, count - steps):
+        at = {first + k * max((count - first) // steps, 1) for k in range(steps)}
+        level, used = 0, []
+        for index in range(count):
+            level += 512 * MIB * (index in at)
+            used.append(BASE + level)
+        assert creep(windows(*used)) is None, (steps, count, first)
+
+
+def test_no_trend_in_too_few_windows_in_noise_or_in_a_small_gain() -> None:
+    assert creep(windows(*(BASE + i * GIB for i in range(FEWEST - 1)))) is None
+    assert creep(windows(*(BASE + (i % 3) * 100 * MIB for i in range(48)))) is None
+    assert creep(windows(*(BASE + i * LEAST_RISE // 100 for i in range(48)))) is None
+    assert creep(windows(*(BASE - i * 100 * MIB for i in range(48)))) is None
+    assert creep([Window(1.0, BASE + i * GIB) for i in range(FEWEST)]) is None
+    # It rises, but falls back to where it began: the last quarter is below the third.
+    assert creep(windows(*(BASE + i * 100 * MIB for i in range(20)), *(BASE + 900 * MIB for _ in range(5)))) is None
+
+
+@pytest.mark.parametrize(
+    ("load", "rises"),
+    [
+        ([4.0] * 12, False),
+        ([float(i) for i in range(12)], True),
+        ([0.0] * 6 + [1.0] * 6, False),
+        ([2.0, 8.0] * 6, False),
+    ],
+)
+def test_rising_load_is_told_apart(load: list[float], rises: bool) -> None:
+    found = creep(windows(*(BASE + i * 50 * MIB for i in range(12)), load=load))
+    assert found is not None
+    assert found.load_rises is rises
+
+
+def test_load_that_is_not_known_throughout_is_not_known() -> None:
+    used = [Window(i * FIVE_MINUTES, BASE + i * 50 * MIB, None if i == 3 else 1.0) for i in range(12)]
+    found = creep(used)
+    assert found is not None
+    assert found.load_rises is None
+
+
+@given(st.lists(st.integers(0, 64 * GIB), max_size=30))
+def test_a_trend_always_rises(used: list[int]) -> None:
+    found = creep(windows(*used))
+    assert found is None or (found.slope > 0 and found.rise >= LEAST_RISE)

@@ -43,6 +43,8 @@ class CommandLine:
     flags: list[Given] = field(default_factory=list)
     model: str | None = None
     faults: list[str] = field(default_factory=list)
+    unread: bool = False
+    """Whether the file after ``--config`` is missing in ``flags``."""
 
 
 def split(args: Sequence[str], read_config: Callable[[str], str] | None, version: Version | None = None) -> CommandLine:
@@ -99,6 +101,7 @@ def _with_config(
     # Without a subcommand the engine takes whatever word comes first for one.
     front = 1 if at > 0 and not rest[0].startswith("-") else 0
     path, rest = rest[at + 1], rest[:at] + rest[at + 2 :]
+    line.unread = True
     if read_config is None:
         line.faults.append(f"--config {path}: not read; the flags it sets are unknown")
         return rest
@@ -109,6 +112,7 @@ def _with_config(
     except (OSError, SourceError, ValueError) as error:
         line.faults.append(f"--config {path}: {error}; the flags it sets are unknown")
         return rest
+    line.unread = False
     if serve and not front and "--model" not in inserted:
         line.faults.append(f"--config {path}: no model, neither in the file nor first on the command line")
     return rest[:front] + inserted + rest[front:]

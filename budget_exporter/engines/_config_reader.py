@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from budget_exporter.errors import SourceDenied, SourceError
 
-__all__ = ["FileMissingError", "Text", "inside", "is_directory", "read_config", "read_text"]
+__all__ = ["FileMissingError", "Text", "inside", "is_directory", "read_below", "read_config", "read_text"]
 
 _LARGEST = 1 << 20
 _LINKS = 40
@@ -40,8 +41,17 @@ def read_text(procfs: Path, pid: int, cwd: str | None, path: str) -> Text:
     Raise FileMissingError where there is none, SourceError where it is no plain file, is above 1 MiB or is not UTF-8,
     SourceDenied where it may not be read.
     """
+    return _read(lambda: _seen(procfs, pid, cwd, path))
+
+
+def read_below(root: Path, path: str) -> Text:
+    """Return the text of the absolute ``path`` as who has ``root`` for its root sees it; errors as of ``read_text``."""
+    return _read(lambda: inside(str(root), path))
+
+
+def _read(place: Callable[[], str]) -> Text:
     try:
-        return _text(_seen(procfs, pid, cwd, path))
+        return _text(place())
     except PermissionError as error:
         raise SourceDenied("permission denied (CAP_SYS_PTRACE, CAP_DAC_READ_SEARCH)") from error
     except (FileNotFoundError, NotADirectoryError) as error:

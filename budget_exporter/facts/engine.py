@@ -125,6 +125,14 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
+class Pending:
+    """What the next start would change: names of flags and variables, None where that cannot be told (``why``)."""
+
+    flags: tuple[str, ...] | None
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Placement:
     """Where one rank runs; ``device`` is None where that cannot be told, and ``why`` says so."""
 

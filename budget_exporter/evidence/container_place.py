@@ -27,8 +27,7 @@ class Seconds:
     """Turn stamps to Unix time; all stamps of a second are read once."""
 
     def __init__(self) -> None:
-        self._second = b""
-        self._zone = b""
+        self._second = self._zone = b"none"
         self._unix = 0
 
     def of(self, stamp: bytes) -> float | None:
@@ -50,17 +49,18 @@ class Place:
     def __init__(self, container: str) -> None:
         self.container = container
         self._counts: Counter[int] = Counter()
-        self._last: deque[bytes] = deque(maxlen=_LAST)
+        self._last: deque[tuple[int, bytes]] = deque(maxlen=_LAST)
         self._second: int | None = None
-        self._open = 0
+        self._unended = 0
 
     def passed(self, said: Said, at: float | None) -> None:
         """Move on behind a line."""
         second = self._second if at is None else int(at)
-        self._last.append(said.stamp + said.data)
-        self._open = 0 if said.ended else len(self._last[-1])
         if second is None:
             return
+        line = said.stamp + said.data
+        self._last.append((second, line))
+        self._unended = 0 if said.ended else len(line)
         if second != self._second:
             self._second = second
             for old in [each for each in self._counts if each < second - _BACK]:
@@ -74,8 +74,10 @@ class Place:
 
     def __str__(self) -> str:
         """Return the cursor that stands for it."""
-        counted = sum(count for second, count in self._counts.items() if second >= self.since)
-        return f"{self.container}:{self.since}:{counted}:{len(self._last)}:{_checksum(self._last)}:{self._open}"
+        since = self.since
+        counted = sum(count for second, count in self._counts.items() if second >= since)
+        last = [line for second, line in self._last if second >= since]
+        return f"{self.container}:{since}:{counted}:{len(last)}:{_checksum(last)}:{self._unended}"
 
 
 class Finder:
@@ -111,7 +113,9 @@ class Finder:
     def passed(self, said: Said, at: float | None) -> None:
         """Take in the next line."""
         self.seen += 1
-        self._in_time += at is None or at >= self.since
+        if at is not None and at < self.since:
+            return
+        self._in_time += 1
         line = said.stamp + said.data
         kept = line[: self._unended] if self._unended else line
         if (

@@ -8,7 +8,7 @@ from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.publish.engine_metrics import model_name_of, version_of
 from budget_exporter.publish.flags import shown
 from budget_exporter.publish.model_metrics import utilization_of
-from budget_exporter.publish.page import findings
+from budget_exporter.publish.page import endpoint, findings
 from budget_exporter.publish.page.figures import NOTHING, age, count, ratio, size_text, utc
 from budget_exporter.publish.page.html import Html, join, tag
 from budget_exporter.units import gib_text
@@ -25,10 +25,12 @@ def rows(state: EngineState, now: float) -> Html:
         ("supervised by", _supervision(state)),
         ("started", _moment(state.sighting.started_at, now) if state.up and state.sighting is not None else None),
         ("phase since", _moment(state.phase_since, now) if state.phase_since is not None else None),
+        ("health", endpoint.health(state, now)),
         ("restarts", f"{count(state.restarts)} seen"),
         ("deaths", _deaths(state)),
         ("last failure", death(state.last_failure, now) if state.last_failure is not None else None),
         ("KV pool", _kv_pool(state)),
+        ("KV use", endpoint.use(state, now)),
         ("utilization", _utilization(state)),
         ("host memory", _host(state)),
         ("notes", _notes(state)),
@@ -59,8 +61,9 @@ def _law(state: EngineState) -> str:
 
 
 def _notes(state: EngineState) -> Html | None:
-    """Return what the law has to say, and the findings that explain and cost nothing."""
+    """Return what the law has to say, where log and endpoint part, and the findings that explain and cost nothing."""
     notes = [tag("li", note) for note in (() if state.ledger is None else state.ledger.notes)]
+    notes += [tag("li", sentence) for sentence in state.disagreements]
     held = [name for name, holds in state.verdict.findings.items() if holds and findings.harmless(name, state)]
     notes += [findings.item(name, state) for name in held]
     return tag("ul", *notes) if notes else None

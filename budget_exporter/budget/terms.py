@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from budget_exporter.budget.checks import check
 from budget_exporter.budget.kv_cache import measured_price
@@ -22,6 +23,7 @@ __all__ = [
     "free_of",
     "init_check",
     "kv_minimum",
+    "partition",
     "printed",
     "rank_notes",
     "size_note",
@@ -49,6 +51,28 @@ def free_of(rank: RankInput, facts: RankFacts) -> Free:
     if facts.free_at_init is not None:
         return facts.free_at_init.bytes, facts.free_at_init.rounding, "log"
     return None, 0, rank.free_at_init_source
+
+
+def partition(rank: RankInput, facts: RankFacts) -> tuple[RankInput, list[str]]:
+    """
+    Return the rank with the memory the engine was given of a card that is partitioned, and a sentence of it.
+
+    An MI300 in DPX, QPX or CPX mode shows itself as 2, 4 or 8 devices with as many parts of its memory, while the
+    driver's counters stay those of the whole card. It is told by the size the engine printed; what was free on the
+    whole card tells nothing of a part. Source: Linux 6.12 ``amdgpu_amdkfd.c`` ``amdgpu_amdkfd_xcp_memory_size``.
+    """
+    seen = facts.size_at_init
+    if seen is None or rank.platform != "amd" or rank.integrated:
+        return rank, []
+    number = next((n for n in (2, 4, 8) if abs(seen.bytes - rank.size // n) <= seen.rounding), None)
+    if number is None:
+        return rank, []
+    note = (
+        f"the engine saw {gib_text(seen.bytes)}, one of {number} partitions of a card of {gib_text(rank.size)}: "
+        "what the driver counts is the whole card's"
+    )
+    part = replace(rank, size=rank.size // number)
+    return (part if rank.free_at_init_source == "log" else replace(part, free_at_init=None)), [note]
 
 
 def printed(name: str, figure: Printed | None, lever: str = "", note: str = "") -> Term | None:

@@ -95,6 +95,7 @@ def parse(text: str, overrides: Mapping[str, object] | None = None) -> ModelConf
         max_model_len=section.maybe("max_position_embeddings", "n_positions", "max_sequence_length"),
         state_dtype=section.text("mamba_ssm_dtype", "mamba_ssm_cache_dtype"),
         chunk_size=section.maybe("mamba_chunk_size", "chunk_size"),
+        query_heads=section.maybe("num_attention_heads", "n_head", "num_heads"),
     )
 
 

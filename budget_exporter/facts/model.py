@@ -85,6 +85,8 @@ class ModelConfig:
     """Type of the recurrent state where the file states one; None otherwise."""
     chunk_size: int | None = None
     """Tokens of a chunk of the Mamba 2 kernel; None where the file states none."""
+    query_heads: int | None = None
+    """Attention heads of the model; None where the file states none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,6 @@ def estimator_gap(ledger: RankLedger | None, measured: Measured | None, phase: P
     """
     if ledger is None or measured is None or phase != "serving":
         return None
-    if ledger.pool is None and ledger.kv_pool is not None:
+    if ledger.size != measured.size or (ledger.pool is None and ledger.kv_pool is not None):
         return None
     return (measured.size - measured.used) - (ledger.size - ledger.requested)

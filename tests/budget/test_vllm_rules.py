@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from budget_exporter import budget
 from budget_exporter.budget.choose import choose
+from budget_exporter.budget.laws._vllm_graphs import captures_none
 from budget_exporter.budget.laws._vllm_rules import RULES, Rule, model_runner
 from budget_exporter.budget.laws.vllm_gpu import oldest_pool
 from budget_exporter.budget.suggestion import BUFFER, suggest
@@ -223,12 +224,30 @@ def test_a_setting_that_is_no_number_is_named() -> None:
 
 @pytest.mark.parametrize("facts", [BOTH, replace(BOTH, graph_estimate=gib("0.50"))])
 def test_without_graphs_nothing_is_charged(facts: RankFacts) -> None:
-    o0 = replace(SHAPE, given={"optimization-level": "0"})
+    o0 = replace(SHAPE, optimization_level=0)
     rank = only(o0, said("0.26.0", facts))
     assert ("cuda_graphs" in terms(rank)) is (facts.graph_estimate is not None)
     assert rank.margin is not None
     captured = only(o0, said("0.26.0", replace(facts, graph_capture=gib("0.25"))))
     assert captured.margin == rank.margin - gib("0.25").bytes
+
+
+@pytest.mark.parametrize(
+    ("shape", "none"),
+    [
+        (SHAPE, False),
+        (replace(SHAPE, enforce_eager=True), True),
+        (replace(SHAPE, optimization_level=0), True),
+        (replace(SHAPE, optimization_level=1), False),
+        (replace(SHAPE, cudagraph_mode="NONE"), True),
+        (replace(SHAPE, cudagraph_mode="NONE", optimization_level=3), True),
+        (replace(SHAPE, cudagraph_mode="FULL", optimization_level=0), False),
+        (replace(SHAPE, cudagraph_capture_sizes=()), True),
+        (replace(SHAPE, cudagraph_capture_sizes=(1, 2)), False),
+    ],
+)
+def test_which_flags_forbid_graphs(shape: Shape, none: bool) -> None:
+    assert captures_none(shape) is none
 
 
 # Multimodal decoding

@@ -91,7 +91,9 @@ def kinds(config: ModelConfig) -> list[str]:
 
 def test_a_plain_model() -> None:
     config = read(LLAMA)
-    assert config == ModelConfig("LlamaForCausalLM", "llama", (FULL,) * 3, dtype="bfloat16", max_model_len=131072)
+    assert config == ModelConfig(
+        "LlamaForCausalLM", "llama", (FULL,) * 3, dtype="bfloat16", max_model_len=131072, query_heads=32
+    )
 
 
 def test_heads_and_their_size_by_other_names() -> None:

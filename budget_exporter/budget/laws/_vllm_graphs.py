@@ -26,8 +26,15 @@ class GraphCharge:
 
 
 def captures_none(shape: Shape) -> bool:
-    """Return whether the flags forbid graphs: ``--enforce-eager``, or ``-O0`` (vLLM 0.12 ``config/compilation.py``)."""
-    return shape.enforce_eager or shape.given.get("optimization-level") == "0"
+    """
+    Return whether the flags forbid graphs.
+
+    ``--enforce-eager``, the mode NONE or no size to capture in ``--compilation-config``, or ``-O0`` where that names no
+    mode. Source: vLLM 0.12 to 0.33 ``config/compilation.py`` and ``config/vllm.py``.
+    """
+    if shape.enforce_eager or shape.cudagraph_capture_sizes == ():
+        return True
+    return shape.optimization_level == 0 if shape.cudagraph_mode is None else shape.cudagraph_mode == "NONE"
 
 
 def graph_charge(rule: Rule, shape: Shape, report: BootReport, facts: RankFacts, platform: str) -> GraphCharge:

@@ -35,6 +35,7 @@ from budget_exporter.budget.terms import (
     free_of,
     init_check,
     kv_minimum,
+    partition,
     printed,
     rank_notes,
     size_note,
@@ -122,6 +123,7 @@ def _rank(
     utilization: float,
 ) -> tuple[RankLedger, list[str]]:
     facts = facts_of(report, rank.rank)
+    rank, parted = partition(rank, facts)
     plan, free = facts.plan or Plan(), free_of(rank, facts)
     requested = requested_bytes(rank.size, utilization)
     logged = plan_block.charges(plan)
@@ -161,7 +163,7 @@ def _rank(
         notes.append(f"no source for {', '.join(missing)}: the arena is unknown")
     notes += plan_block.notes(plan, requested, arena)
     notes += _pool_notes(shape, report, found, kv_pool, facts) + _last_phase(shape, constants, prediction)
-    return ledger, notes + size_note(rank, facts) + uma_note(rank)
+    return ledger, notes + parted + size_note(rank, facts) + uma_note(rank)
 
 
 def _within(shape: Shape, plan: Plan, found: Charges, constants: Constants | None) -> tuple[Term, ...]:

@@ -37,6 +37,7 @@ from budget_exporter.budget.terms import (
     free_of,
     init_check,
     kv_minimum,
+    partition,
     printed,
     rank_notes,
     size_note,
@@ -141,6 +142,7 @@ def _rank(
     rule: Rule, shape: Shape, rank: RankInput, report: BootReport, utilization: float
 ) -> tuple[RankLedger, list[str]]:
     facts = facts_of(report, rank.rank)
+    rank, parted = partition(rank, facts)
     free = free_of(rank, facts)
     core = _core(rule, shape, report, facts)
     asked = requested_bytes(rank.size, utilization, round_up=rule.round_up)
@@ -173,7 +175,7 @@ def _rank(
         bootable=bootable,
         margin=_margin(shape, requested, rank.size if device_wide else free[0], facts, graphs) if settled else None,
     )
-    notes += _suggestion_note(rule, ledger, free, facts, explicit) + _plan_note(rule, shape, facts)
+    notes += parted + _suggestion_note(rule, ledger, free, facts, explicit) + _plan_note(rule, shape, facts)
     return ledger, notes + size_note(rank, facts) + uma_note(rank)
 
 

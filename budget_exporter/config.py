@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -28,6 +28,8 @@ Positive = Annotated[int, msgspec.Meta(gt=0)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
 Factor = Annotated[float, msgspec.Meta(gt=0, le=100)]
 SUFFIX = ".service"
+StartKind = Literal["unit", "quadlet", "compose", "env_file"]
+START_KINDS: tuple[StartKind, ...] = ("unit", "quadlet", "compose", "env_file")
 
 
 class FloorsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,6 +82,21 @@ class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     non_torch: Size | None = None
 
 
+class PendingConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where it is written how the engine starts next time: exactly one, ``service`` goes with ``compose``."""
+
+    unit: str | None = None
+    quadlet: str | None = None
+    compose: str | None = None
+    service: str | None = None
+    env_file: str | None = None
+
+    @property
+    def given(self) -> list[tuple[StartKind, str]]:
+        """Return kind and name of what was given."""
+        return [(kind, name) for kind in START_KINDS if (name := getattr(self, kind)) is not None]
+
+
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
@@ -110,6 +127,8 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     floors: FloorsConfig = FloorsConfig()
     graph_drift_tolerance: Size | None = None
     constants: ConstantsConfig = ConstantsConfig()
+    pending: PendingConfig | None = None
+    """How it starts next time; where it has a unit, that is known without."""
 
     def expected_at(self, now: float) -> bool:
         """Return whether the engine is to run at Unix time ``now``."""
@@ -216,6 +235,20 @@ def _check_endpoint(document: yaml_file.Document[Config], key: str, engine: Engi
         raise document.error(f"{key}.endpoint_ca", "needs an https address in endpoint")
 
 
+def _check_pending(document: yaml_file.Document[Config], key: str, pending: PendingConfig | None) -> None:
+    if pending is None:
+        return
+    if len(pending.given) != 1:
+        raise document.error(key, "give exactly one of unit, quadlet, compose, env_file")
+    if (pending.compose is None) != (pending.service is None):
+        raise document.error(key, "compose and service go together")
+    ((kind, name),) = pending.given
+    if kind == "unit" and not name.endswith(SUFFIX):
+        raise document.error(f"{key}.unit", f"must end in {SUFFIX}: {name + SUFFIX!r}")
+    if kind != "unit" and not name.startswith("/"):
+        raise document.error(f"{key}.{kind}", f"must be an absolute path, not {name!r}")
+
+
 def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
     """Raise ConfigError for what is wrong with one engine by itself or beside those before it."""
     engine, before = document.value.engines[i], document.value.engines[:i]
@@ -230,6 +263,7 @@ def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
         raise document.error(f"{key}.log", "give exactly one of file, journal, none")
     _check_units(document, key, engine)
     _check_endpoint(document, key, engine)
+    _check_pending(document, f"{key}.pending", engine.pending)
     for other in before:
         if engine.match is not None and engine.match == other.match:
             raise document.error(f"{key}.match", f"engine {other.name!r} has the same")

@@ -9,12 +9,13 @@ from budget_exporter.roots import Roots
 
 __all__ = ["INTERVALS", "SOURCES", "enabled", "load"]
 
-Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors"]
+Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors", "starts"]
 SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
     "procfs": "engines",
     "containers": "daemons",
     "endpoint": "endpoints",
+    "pending": "starts",
     "systemd": "supervisors",
     "podman": "supervisors",
     "docker": "supervisors",
@@ -29,9 +30,16 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "procfs": (0.2, 2.0),
     # Health; metrics every second time until their figures are known, then every sixth.
     "endpoint": (1.0, 60.0),
+    # Files that people change; a look at one that has not changed is a call of stat.
+    "pending": (1.0, 3600.0),
 }
 """Shortest and longest interval in seconds of the sources that look; the others are told of changes and have none."""
-_PACKAGES: dict[str, str] = {"daemons": "engines", "endpoints": "engines", "supervisors": "engines"}
+_PACKAGES: dict[str, str] = {
+    "daemons": "engines",
+    "endpoints": "engines",
+    "starts": "engines",
+    "supervisors": "engines",
+}
 """The package of a room whose name is another."""
 
 

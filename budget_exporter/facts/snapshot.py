@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from budget_exporter.facts.boot import BootReport, Cause, Failure, Phase
 from budget_exporter.facts.device import DeviceIdentity, HighWater, MemorySample, ProcessMemory, RuntimeMemory
 from budget_exporter.facts.endpoint import EndpointState
-from budget_exporter.facts.engine import EngineSighting, Placement, Shape, Supervision, SupervisorName
+from budget_exporter.facts.engine import EngineSighting, Pending, Placement, Shape, Supervision, SupervisorName
 from budget_exporter.facts.ledger import Ledger, Origin
 from budget_exporter.facts.ownership import DeviceOwnership, RankMemory
 from budget_exporter.facts.source import SourceHealth
@@ -77,6 +77,8 @@ class EngineState:
     """What the runtime's own ledger says, by rank (Neuron, from inside the engine)."""
     leftover: tuple[ProcessMemory, ...] = ()
     """Processes of an earlier life of the engine that still hold device memory."""
+    pending: Pending | None = None
+    """What its next start would change, None where nobody has looked."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,6 +31,10 @@ def add(out: Families, state: EngineState) -> None:
     for placement in state.placements:
         if placement.device is not None:
             out.add("budget_rank_info", 1, engine=engine, rank=placement.rank, device=placement.device)
+    if state.pending is not None and state.pending.flags is not None:
+        out.add("budget_engine_pending_flags", len(state.pending.flags), engine=engine)
+        for flag in state.pending.flags:
+            out.add("budget_engine_pending_flag", 1, engine=engine, flag=flag)
     # A reason or finding that could not be evaluated has no series: neither 0 nor 1 is known.
     for reason, holds in state.verdict.knife_edge.items():
         out.add("budget_engine_knife_edge", holds, engine=engine, reason=reason)

@@ -128,6 +128,7 @@ def engine_state(
         rank_memory=held.ranks if held else {},
         runtime=held.runtime if held else {},
         leftover=held.leftover if held else (),
+        pending=engine.pending,
     )
 
 

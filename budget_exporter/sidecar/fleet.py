@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from budget_exporter.config import Config, EngineConfig
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.endpoint import EndpointState
-from budget_exporter.facts.engine import EngineSighting, ProcessKey, Supervision, SupervisorName, UnitState
+from budget_exporter.facts.engine import EngineSighting, Pending, ProcessKey, Supervision, SupervisorName, UnitState
 from budget_exporter.facts.snapshot import FreeAtInit
 from budget_exporter.sidecar.deaths import Deaths
 from budget_exporter.sidecar.names import Running, automatic_name, configured_name, describes, named
@@ -55,6 +55,8 @@ class Engine:
     free_at_init: dict[str, FreeAtInit] = field(default_factory=dict)
     remembered: EngineMemory | None = None
     """What the state file said, until the log follower has taken it up."""
+    pending: Pending | None = None
+    """What its next start would change, of the present main process."""
     gone_since: float | None = None
     """Unix time since which the unit or container it ran in exists no longer."""
     trouble: StateLog = field(init=False)

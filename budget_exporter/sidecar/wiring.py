@@ -27,6 +27,7 @@ from budget_exporter.sidecar.owners import Owners
 from budget_exporter.sidecar.phases import Phases
 from budget_exporter.sidecar.reload import Reload
 from budget_exporter.sidecar.runner import StateLog
+from budget_exporter.sidecar.starts import Starts
 from budget_exporter.sidecar.threads import Report, Threads
 from budget_exporter.verdicts.cause import deduced
 
@@ -79,6 +80,7 @@ class Sidecar:
         self._threads = Threads(config, options.roots, options.off, self._wake)
         self._containers = Containers(options.roots, options.off, self._event.set, TICK)
         self._endpoints = Endpoints(options.roots, options.off, self._event.set, config.interval("endpoint"))
+        self._starts = Starts(options.roots, options.off, config.interval("pending"))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = Reload(self._reconfigure, clock)
         self._born = time.monotonic()
@@ -103,6 +105,7 @@ class Sidecar:
         self._loop = asyncio.get_running_loop()
         self._threads.start()
         self._containers.start()
+        self._starts.start()
         try:
             while True:
                 self._event.clear()
@@ -116,6 +119,7 @@ class Sidecar:
             await self._containers.close()
             await self._endpoints.close()
             self._threads.stop()
+            self._starts.stop()
             await self._save_at_last()
 
     def _wake(self) -> None:
@@ -158,6 +162,7 @@ class Sidecar:
         self._attendants.attend(self._fleet.engines.values(), now)
         self._hear(now)
         self._endpoints.attend(self._fleet.engines.values())
+        self._starts.attend(self._fleet.engines.values())
         self._phases.forget(set(self._fleet.engines))
         health = self._health()
         self._ready = self._ready or all(h.settled for h in health) or time.monotonic() - self._born > SETTLE
@@ -237,7 +242,7 @@ class Sidecar:
 
     def _health(self) -> list[SourceHealth]:
         healths = self._threads.health() + self._containers.health() + self._attendants.health()
-        return sorted(healths + self._endpoints.health(), key=lambda h: h.name)
+        return sorted(healths + self._endpoints.health() + self._starts.health(), key=lambda h: h.name)
 
     def _exporter(self) -> ExporterState:
         options = self._options

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from budget_exporter.demo import amdgpu_tree, procfs_tree
+from budget_exporter.demo.endpoint import Door, Pool
 from budget_exporter.demo.procfs_tree import Process
 from budget_exporter.roots import Roots
 from budget_exporter.units import printed_bytes
@@ -22,6 +23,8 @@ SIZE = amdgpu_tree.R9700_SIZE
 FREE_AT_INIT = printed_bytes("31.29")
 """What both cards had free before an engine came: 0.57 GiB belongs to the driver on that host."""
 LOG = "var/log/vllm-qwen.log"
+SOCKET = "/run/vllm-qwen.sock"
+"""The engine's endpoint, inside its own root: a port would be one of the real host's."""
 TICKS = os.sysconf("SC_CLK_TCK")
 UPTIME = 86400
 _CONTAINER_ID = "5f1d" * 16
@@ -71,14 +74,22 @@ class Shape:
 
 
 class Host:
-    """A host below ``folder``, laid out by ``build`` and changed in place afterwards, from any process."""
+    """
+    A host below ``folder``, laid out by ``build`` and changed in place afterwards, from any process.
 
-    def __init__(self, folder: Path, cards: Sequence[amdgpu_tree.Card] = amdgpu_tree.R9700_PAIR) -> None:
+    With ``endpoint`` its engine has one that answers while this process lives.
+    """
+
+    def __init__(
+        self, folder: Path, cards: Sequence[amdgpu_tree.Card] = amdgpu_tree.R9700_PAIR, *, endpoint: bool = False
+    ) -> None:
         self._cards = cards
         self.roots = Roots(folder / "sys", folder / "proc", folder / "root")
         self.config = folder / "config.yaml"
         self.log = self.roots.rootfs / LOG
         self._folder = folder
+        self._root = folder / "container"
+        self._door = Door(self._root / SOCKET.lstrip("/")) if endpoint else None
 
     def build(self) -> None:
         """Write the idle host: cards that hold only the driver's reserve, no engine, an empty log."""
@@ -105,10 +116,13 @@ class Host:
         """Start the engine with main process ``pid``; return the PIDs of all its processes."""
         stat = (self.roots.procfs / "stat").read_text(encoding="ascii")
         boot = int(next(line for line in stat.splitlines() if line.startswith("btime")).split()[1])
+        socket = [] if self._door is None else ["--uds", SOCKET]
+        self._root.mkdir(exist_ok=True)
         processes = procfs_tree.vllm_engine(
-            pid, shape.argv(), shape.environ(), ranks=2, ppid=_CONMON,
+            pid, shape.argv() + socket, shape.environ(), ranks=2, ppid=_CONMON,
             cgroup=f"0::/machine.slice/libpod-{_CONTAINER_ID}.scope/container\n",
             start_ticks=int((time.time() - boot) * TICKS), cwd="/",
+            root=None if self._door is None else self._root,
         )  # fmt: skip
         for process in processes:
             procfs_tree.add(self.roots.procfs, process)
@@ -118,6 +132,11 @@ class Host:
         """End processes, children first."""
         for pid in reversed(pids):
             procfs_tree.remove(self.roots.procfs, pid)
+
+    def serve(self, pool: Pool | None) -> None:
+        """Let the engine's endpoint answer for ``pool``, for None no longer; without an endpoint nothing happens."""
+        if self._door is not None:
+            self._door.show(pool)
 
     def say(self, lines: list[str]) -> None:
         """Append lines to the engine's log."""

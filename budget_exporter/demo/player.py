@@ -10,6 +10,7 @@ from pathlib import Path
 
 from budget_exporter.demo import boot_log
 from budget_exporter.demo.boot_log import Boot, Lines, Pids
+from budget_exporter.demo.endpoint import Pool
 from budget_exporter.demo.host import DEVICES, FREE_AT_INIT, SIZE, Host, Shape
 from budget_exporter.facts.boot import Phase
 from budget_exporter.units import GIB, MIB
@@ -56,6 +57,7 @@ class Engine:
 
     def end(self) -> None:
         """End them; the cards are free again."""
+        self._host.serve(None)
         self._host.end(self._processes)
         self.hold(0)
 
@@ -86,6 +88,7 @@ class Engine:
                 phase = now
                 yield LINE, lambda size=holdings[now]: self.hold(size)  # type: ignore[misc]  # bound at once
             yield LINE, self._saying([(now, line)])
+        yield 0.0, lambda: self._host.serve(Pool(self._plan.kv_tokens, self._plan.max_model_len))
 
     def say(self, lines: Lines) -> Steps:
         """Yield the steps that write ``lines``."""
@@ -149,7 +152,7 @@ def _nothing() -> None:
 
 def main(argv: Sequence[str]) -> int:
     """Play the scenario ``argv[1]`` on the host in ``argv[0]`` until standard input ends."""
-    host = Host(Path(argv[0]))
+    host = Host(Path(argv[0]), endpoint=True)
     for wait, act in SCENARIOS[argv[1]](host):
         # Nobody writes to our input: it becomes readable when the process that serves the host is gone.
         if select.select([sys.stdin], [], [], wait)[0]:

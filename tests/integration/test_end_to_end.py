@@ -40,7 +40,6 @@ NOT_HERE = {
     "budget_device_cross_check_difference_bytes": "cross-checks are off by default and have no source yet",
     "budget_engine_nrestarts": "a synthetic host has no supervisor to ask",
     "budget_engine_unit_state": "the same",
-    "budget_engine_health": "the engine's endpoint has no reader yet",
     "budget_engine_pending_flag": "no file of the demo's units says how they start",
     "budget_engine_pending_flags": "the same",
     "budget_engine_floor_reached_seconds": "there is no trend",

@@ -16,7 +16,7 @@ _MODULES = (
     "vllm.entrypoints.launchers.grpc_server",
     "vllm.entrypoints.launchers.api_server.entry",
 )
-"""Modules of vLLM 0.4 to 0.32 that serve when run; all take the flags of an engine."""
+"""Modules that serve when run, all with the flags of an engine; looked up in vLLM 0.9, 0.10.1 and 0.32."""
 _MAIN_MODULES = ("vllm", "vllm.entrypoints.cli.main", "vllm.scripts")
 _SCRIPTS = tuple(f"{module.replace('.', '/')}.py" for module in _MODULES)
 _MAIN_SCRIPTS = ("vllm/entrypoints/cli/main.py", "vllm/__main__.py", "vllm/scripts.py")

@@ -15,7 +15,7 @@ __all__ = ["PATTERNS"]
 _N = NUMBER
 _I = INTEGER
 _U = SIZE
-_SIGNED = r"(?<![\d.,])-?\d{1,9}(?:\.\d{1,9})?(?![.,]?\d)"
+_SIGNED = r"(?<![\d.,])-?[0-9]{1,9}(?:\.[0-9]{1,9})?(?![.,]?\w)"
 
 
 def _row(lead: str, body: str) -> Pattern:
@@ -64,7 +64,10 @@ _BUDGET = (
 )
 _POOL = (
     _row("# CPU blocks: ", rf"# CPU blocks: (?P<cpu_blocks>{_I})(?=[\s,])"),
-    _row("estimated maximum model length", rf"estimated maximum model length is (?P<max_model_len_estimate>{_I})"),
+    _row(
+        "estimated maximum model length",
+        rf"estimated maximum model length is (?P<max_model_len_estimate>{_I})(?=\.?\s)",
+    ),
     _row("Mamba cache blocks", rf"Mamba cache blocks \((?P<mamba_blocks>{_I}) blocks available\)"),
     _row("capture sizes from max", rf"from max (?P<capture_size>{_I}) to (?P<capture_size_capped>{_I}) to fit"),
     _row("KV cache ", rf"KV cache .{{0,60}}?(?P<kv_tokens_before>{_I}) (?:->|\u2192) (?P<kv_tokens>{_I}) tokens"),
@@ -93,20 +96,21 @@ _GRAPHS = (
     _row("Graph capturing", rf"Graph capturing for (?P<capture_tokens>{_I}) input tokens"),
     _row("finished in ", rf"finished in (?P<capture_seconds>{_N}) secs?, took"),
     _row("finished in ", rf"^\s*finished in {_N} secs?, took {_size('graph_one')}(?![A-Za-z])"),
-    _row("Profiling CUDA graph memory", r"PIECEWISE=(?P<graphs_piecewise>\d{1,6}) \("),
-    _row("Profiling CUDA graph memory", r"FULL=(?P<graphs_full>\d{1,6}) \("),
+    _row("Profiling CUDA graph memory", r"PIECEWISE=(?P<graphs_piecewise>[0-9]{1,6}) \("),
+    _row("Profiling CUDA graph memory", r"FULL=(?P<graphs_full>[0-9]{1,6}) \("),
     _row(
         "Capturing CUDA graph",
         r"Capturing CUDA graphs?[^:\n]{0,80}:\s+\d{1,3}%\|[^|]{0,400}\|\s*"
-        r"(?P<captured>\d{1,6})/(?P<to_capture>\d{1,6}) \[",
+        r"(?P<captured>[0-9]{1,6})/(?P<to_capture>[0-9]{1,6}) \[",
     ),
     _row("cuda graph addresses", rf"Registering (?P<graph_addresses>{_I}) cuda graph addresses"),
     _row("is equivalent to", rf"is equivalent to --gpu-memory-utilization=(?P<utilization_equivalent>{_N}) "),
     _row("current --gpu-memory", rf"current --gpu-memory-utilization=(?P<utilization>{_N}) is equivalent"),
-    _row("increase --gpu-memory", rf"increase --gpu-memory-utilization to (?P<utilization_suggested>{_N})[.\s]"),
+    _row("increase --gpu-memory", rf"increase --gpu-memory-utilization to (?P<utilization_suggested>{_N})(?=\.?\s)"),
     _row(
         "ncreas",
-        rf"ncreas(?:e|ing) --gpu-memory-utilization from (?P<utilization>{_N}) to (?P<utilization_suggested>{_N})[.\s]",
+        rf"ncreas(?:e|ing) --gpu-memory-utilization from (?P<utilization>{_N}) to "
+        rf"(?P<utilization_suggested>{_N})(?=\.?\s)",
     ),
 )
 _RUNNING = (
@@ -123,11 +127,11 @@ _RUNNING = (
     _row("KV cache usage: ", rf"KV cache usage: (?P<kv_usage>{_N})%"),
     _row("num_running_reqs=", rf"num_running_reqs=(?P<requests_running>{_I})(?=[,)])"),
     _row("num_waiting_reqs=", rf"num_waiting_reqs=(?P<requests_waiting>{_I})(?=[,)])"),
-    _row("kv_cache_usage=", r"kv_cache_usage=(?P<kv_usage>\d(?:\.\d{1,24})?)(?=[,)])"),
+    _row("kv_cache_usage=", r"kv_cache_usage=(?P<kv_usage>[0-9](?:\.[0-9]{1,24})?)(?=[,)])"),
     _row("queries=", rf"prefix_cache_stats=[^()]{{1,40}}\([^()]{{0,200}}?\bqueries=(?P<prefix_queries>{_I})(?=[,)])"),
-    _row("exit code: ", r"exit code: (?P<exit_code>-?\d{1,5})(?=\D)"),
-    _row(r"\(code: ", r"\(code: (?P<error_code>-?\d{1,6})\)"),
-    _row("with PID ", r"engine process with PID (?P<engine_pid>\d{1,10})(?=\D)"),
-    _row("local rank", r"local rank (?P<local_rank>\d{1,5}) is out of bounds"),
+    _row("exit code: ", r"exit code: (?P<exit_code>-?[0-9]{1,5})(?=\D)"),
+    _row(r"\(code: ", r"\(code: (?P<error_code>-?[0-9]{1,6})\)"),
+    _row("with PID ", r"engine process with PID (?P<engine_pid>[0-9]{1,10})(?=\D)"),
+    _row("local rank", r"local rank (?P<local_rank>[0-9]{1,5}) is out of bounds"),
 )
 PATTERNS = (*_ALLOCATOR, *_BUDGET, *_POOL, *_PLAN, *_GRAPHS, *_RUNNING)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import time
 from collections.abc import Callable, Iterable
@@ -59,6 +60,7 @@ def read_log(records: Iterable[Record], clock: Callable[[], float] = time.time) 
     return tuple(boots)
 
 
+@functools.cache
 def _tables() -> Tables:
     rows = (*TABLE, *((re.compile(pattern.lead), pattern) for pattern in PATTERNS))
     interest = prefilter(pattern.lead for _, pattern in rows)

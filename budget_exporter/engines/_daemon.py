@@ -15,11 +15,16 @@ from budget_exporter.facts.container import ContainerRuntime
 if TYPE_CHECKING:
     from aiohttp import ClientResponse, ClientSession
 
-__all__ = ["Daemon", "Event", "NoSuchContainerError", "event_of"]
+__all__ = ["Daemon", "DaemonBusyError", "Event", "NoSuchContainerError", "event_of"]
 
 _LARGEST = 16 << 20
 _MISSING = 404
+_FAILED = 500
 _OK = 200
+
+
+class DaemonBusyError(SourceError):
+    """The daemon has failed to answer this once: podman does while a container is being restarted or removed."""
 
 
 class Event(NamedTuple):
@@ -71,8 +76,9 @@ class Daemon:
         """
         Return the JSON that the daemon answers.
 
-        Raise NoSuchContainerError for 404, SourceDenied where the socket is not ours to use, SourceError for all else
-        that is not an answer. The text of an answer never becomes part of an error: it may hold what is secret.
+        Raise NoSuchContainerError for 404, DaemonBusyError for a failure of the daemon's own, SourceDenied where the
+        socket is not ours to use, SourceError for all else that is not an answer. The text of an answer never becomes
+        part of an error: it may hold what is secret.
         """
         with self._errors():
             async with asyncio.timeout(self._timeout), await self._request(path, query) as response:
@@ -126,7 +132,8 @@ class Daemon:
             response.close()
             if response.status == _MISSING:
                 raise NoSuchContainerError(f"{self.socket}: {path}: there is none")
-            raise SourceError(f"{self.socket}: {path}: status {response.status}")
+            error = DaemonBusyError if response.status >= _FAILED else SourceError
+            raise error(f"{self.socket}: {path}: status {response.status}")
         return response
 
     @contextlib.contextmanager

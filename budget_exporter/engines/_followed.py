@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from urllib.parse import quote
 
-from budget_exporter.engines._daemon import Daemon, Event, NoSuchContainerError
+from budget_exporter.engines._daemon import Daemon, DaemonBusyError, Event, NoSuchContainerError
 from budget_exporter.engines._inspected import Course, container
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.container import Container, ContainerRuntime
@@ -16,6 +16,9 @@ __all__ = ["Heard", "inspect"]
 
 _SILENT = frozenset({"top", "attach", "detach", "resize", "archive-path", "extract-to-dir", "export", "health_status"})
 """Events after which a container is what it was before; so it is after ``exec_start`` and its like."""
+
+_AGAIN = (0.1, 0.2, 0.4, 0.8)
+"""Seconds after which a daemon that failed is asked again."""
 
 
 class Heard:
@@ -65,8 +68,15 @@ class Heard:
 
 async def inspect(daemon: Daemon, runtime: ContainerRuntime, name: str, course: Course | None) -> Container | None:
     """Return the container of that name or id, None where there is none; raise SourceError where that isn't told."""
-    try:
-        answer = await daemon.get(f"/containers/{quote(name, safe='')}/json")
-    except NoSuchContainerError:
-        return None
-    return container(answer, runtime, str(daemon.socket), course or Course())
+    for pause in (*_AGAIN, None):
+        try:
+            answer = await daemon.get(f"/containers/{quote(name, safe='')}/json")
+        except NoSuchContainerError:
+            return None
+        except DaemonBusyError:
+            if pause is None:
+                raise
+            await asyncio.sleep(pause)
+        else:
+            return container(answer, runtime, str(daemon.socket), course or Course())
+    return None

@@ -64,7 +64,7 @@ class Exporter:
                 [*prefix, sys.executable, "-m", "budget_exporter", *words], stderr=output, stdout=output
             )
         self._address: tuple[str, int] | None = None
-        self._entered = "nsenter" in prefix
+        self._entered = bool({"nsenter", "unshare"} & set(prefix))
 
     @property
     def log(self) -> str:

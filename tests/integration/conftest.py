@@ -8,9 +8,26 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration import rig_docker, rig_podman, rig_systemd
+from tests.integration import rig_docker, rig_podman, rig_systemd, rig_vllm
+from tests.integration.real_engines import PLANS, Scene, Seen
 from tests.integration.rig_containers import ContainerRig
 from tests.real_parts import unavailable
+
+
+@pytest.fixture(scope="session")
+def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
+    """Give real vLLM servers and the exporter that watches them: of the plans those that some test asks for."""
+    rig_vllm.installed()
+    calls = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
+    asked = {call.params.get("seen") for call in calls}
+    with Scene(tmp_path_factory.mktemp("vllm"), [name for name in PLANS if name in asked]).running() as scene:
+        yield scene
+
+
+@pytest.fixture
+def seen(request: pytest.FixtureRequest, servers: Scene) -> Seen:
+    """Give what was seen of the server that the test's parameter names."""
+    return servers.seen(request.param)
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +46,16 @@ def podman_rig() -> Iterator[ContainerRig]:
         unavailable(why)
     with tempfile.TemporaryDirectory(prefix="budget-rig-") as where, rig_podman.started(Path(where)) as rig:
         yield rig
+
+
+@pytest.fixture(scope="session")
+def rootless_rig() -> Iterator[ContainerRig]:
+    """Give a real podman of a user without rights, started once for all tests that ask for it."""
+    if why := rig_podman.why_not(rootless=True):
+        unavailable(why)
+    with tempfile.TemporaryDirectory(prefix="budget-rig-") as where:
+        with rig_podman.started(Path(where), rootless=True) as rig:
+            yield rig
 
 
 @pytest.fixture(scope="session")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
 import signal
+import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,13 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from budget_exporter.engines.address import configured
+from budget_exporter.engines.endpoint import EndpointSource
 from budget_exporter.engines.procfs import source
 from budget_exporter.facts.engine import EngineSighting
 from budget_exporter.roots import Roots
-from tests.integration.processes import Exporter, Labels, exporter, free_port, until
+from tests.integration.processes import Exporter, Labels, exporter, until
 from tests.integration.rig_vllm import Vllm, vllm, write_model
 
-__all__ = ["PLANS", "Killed", "Plan", "Scene", "Seen"]
+__all__ = ["KEY", "PLANS", "Killed", "Plan", "Scene", "Seen"]
 
 Series = Mapping[tuple[str, Labels], float]
 View = Mapping[str, Any]
@@ -36,6 +40,7 @@ class Plan:
     """``stop`` by Ctrl-C once it serves, ``kill`` a worker with SIGKILL, ``fail`` while it boots."""
 
 
+KEY = "a-key-of-the-tests"
 _EAGER = ("--max-num-seqs", "4", "--enforce-eager")
 _POOL = ("--kv-cache-memory-bytes", "64M")
 _TWO = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
@@ -45,8 +50,8 @@ PLANS: Mapping[str, Plan] = {
     # Other spellings that vLLM takes: "_" for "-", "=", flags cut short, a decimal suffix.
     "tp1": Plan("tiny-llama", ("--max_num_seqs=4", "--enforce-eager", "--kv-cache-mem", "64M", "--max-model=0.5k")),
     "tp2": Plan("tiny-llama", (*_EAGER, *_POOL, "--max-model-len", "512", "-tp", "2"), _TWO, "kill"),
-    "gemma2": Plan("tiny-gemma2", (*_EAGER, *_POOL, "--max-model-len", "1000")),
-    "mla": Plan("tiny-mla", (*_EAGER, *_POOL, "--max-model-len", "1000")),
+    "gemma2": Plan("tiny-gemma2", (*_EAGER, *_POOL, "--max-model-len", "1000", "--api-key", KEY)),
+    "mla": Plan("tiny-mla", (*_EAGER, *_POOL, "--max-model-len", "1000", "--root-path", "/llm")),
     "too_much": Plan("tiny-llama", (*_EAGER, "--gpu-memory-utilization", "0.99"), end="fail"),
     "too_long": Plan(
         "tiny-llama", (*_EAGER, "--max-model-len", "2k", "--kv-cache-memory-bytes", "128K"), end="fail"
@@ -67,8 +72,14 @@ class Killed:
     """Until the exporter's list of the engine's processes was without it."""
     told: float
     """Until the exporter had counted the death."""
+    ended: float
+    """Until its main process had ended."""
     down: float
     """Until the exporter said that the engine is down."""
+    healths: Sequence[tuple[float, str]] = ()
+    """What the engine's endpoint answered from then on, each change with its time."""
+    shown: Sequence[str] = ()
+    """The changes of it that the exporter showed."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +118,9 @@ class Scene:
 
     def __init__(self, folder: Path, wanted: Sequence[str]) -> None:
         self.folder = folder
-        self.ports = {name: free_port() for name in wanted}
+        # Until its server takes it, a port that is bound is nobody else's.
+        self._held = [_hold() for _ in wanted]
+        self.ports = {name: int(held.getsockname()[1]) for name, held in zip(wanted, self._held, strict=True)}
         config = {
             "engines": [
                 {"name": name, "match": {"port": port}, "log": {"file": str(folder / name / "boot.log")}}
@@ -131,6 +144,8 @@ class Scene:
                     yield self
                 finally:
                     pool.shutdown(cancel_futures=True)
+                    for held in self._held:
+                        held.close()
 
     def seen(self, name: str) -> Seen:
         """Return what was seen of a server, once it has ended."""
@@ -159,6 +174,7 @@ class Scene:
     def _serve(self, name: str, plan: Plan, engine: Vllm) -> Seen:
         engine.serving()
         until(lambda: self.view(name)["phase"] == "serving", f"{name} is seen to serve")
+        until(lambda: self._facts(name).get("kv_blocks"), f"the endpoint of {name} tells its pool")
         samples, members = engine.samples(), engine.members()
         found = [sighting for sighting in source(Roots()).find()[0] if sighting.main.pid in members]
         view, series = self.view(name), self.exporter.series()
@@ -171,6 +187,11 @@ class Scene:
             status = engine.process.returncode
         return Seen(name, engine, samples, members, found, view, series, killed, status, time.time())
 
+    def _facts(self, name: str) -> Mapping[str, Any]:
+        """Return what the exporter has from an engine's endpoint."""
+        endpoint = self.view(name)["endpoint"] or {}
+        return dict(endpoint.get("facts") or {})
+
     def _kill(self, name: str, engine: Vllm) -> Killed:
         finder = source(Roots())
 
@@ -181,24 +202,53 @@ class Scene:
         before = look()
         assert before is not None
         assert worker in {each.pid for each in before.workers}
+        door = ThreadPoolExecutor(1, thread_name_prefix="health")
         began = time.monotonic()
+        healths = door.submit(asyncio.run, _healths(f"http://127.0.0.1:{engine.port}", began))
         os.kill(worker, signal.SIGKILL)
         until(lambda: worker not in engine.members(), "the worker has died", pause=0.001)
         scan = look()
         first: dict[str, float] = {}
+        shown: list[str] = []
 
         def watch() -> bool:
             view = self.view(name)
             down, now = view["up"] is False, time.monotonic() - began
+            health = (view["endpoint"] or {}).get("health")
+            if health is not None and health not in shown[-1:]:
+                shown.append(health)
             listed = {each["pid"] for each in view["sighting"]["workers"]}
             for what, holds in (
                 ("listed", down or worker not in listed),
                 ("told", sum(view["failures"].values()) > 0),
+                ("ended", engine.process.poll() is not None),
                 ("down", down),
             ):
                 if holds:
                     first.setdefault(what, now)
-            return len(first) == 3
+            return len(first) == 4
 
         until(watch, f"the exporter shows all of the death of {name}", 60, pause=0.02)
-        return Killed(worker, scan, **first)
+        with door:
+            return Killed(worker, scan, **first, healths=healths.result(), shown=shown)
+
+
+async def _healths(url: str, began: float) -> list[tuple[float, str]]:
+    """Ask an endpoint every 20 ms until nobody listens; return each change with the seconds since ``began``."""
+    told: list[tuple[float, str]] = []
+    async with EndpointSource().opened(configured(url)) as endpoint:
+        while not told or (told[-1][1] != "refused" and time.monotonic() - began < 60):
+            health = (await endpoint.health()).health
+            if not told or told[-1][1] != health:
+                told.append((time.monotonic() - began, health))
+            await asyncio.sleep(0.02)
+    return told
+
+
+def _hold() -> socket.socket:
+    """Return a socket that holds a free port of loopback without keeping a server from it."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    held.bind(("127.0.0.1", 0))
+    return held

@@ -6,7 +6,6 @@ import ast
 import re
 import sys
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,7 +17,7 @@ from budget_exporter.sidecar.names import Running, automatic_name
 from budget_exporter.units import GIB
 from tests.integration.processes import until
 from tests.integration.real_engines import PLANS, Scene, Seen
-from tests.integration.rig_vllm import VERSION, installed
+from tests.integration.rig_vllm import VERSION
 
 pytestmark = pytest.mark.real_part("vllm")
 SERVING = [name for name, plan in PLANS.items() if plan.end != "fail"]
@@ -27,20 +26,6 @@ serving = pytest.mark.parametrize("seen", SERVING, indirect=True)
 
 def only(name: str) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("seen", [name], indirect=True)
-
-
-@pytest.fixture(scope="session")
-def servers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scene]:
-    installed()
-    calls = [item.callspec for item in request.session.items if hasattr(item, "callspec")]
-    asked = {call.params.get("seen") for call in calls}
-    with Scene(tmp_path_factory.mktemp("vllm"), [name for name in PLANS if name in asked]).running() as scene:
-        yield scene
-
-
-@pytest.fixture
-def seen(request: pytest.FixtureRequest, servers: Scene) -> Seen:
-    return servers.seen(request.param)
 
 
 def arguments_told(seen: Seen) -> dict[str, object]:
@@ -138,16 +123,6 @@ def test_two_replicas_are_one_engine(seen: Seen) -> None:
     assert [placement["rank"] for placement in seen.view["placements"]] == ["d0.0", "d1.0"]
 
 
-@pytest.mark.parametrize("seen", [name for name, plan in PLANS.items() if plan.end == "stop"], indirect=True)
-def test_a_stop_by_hand_is_no_death(seen: Seen, servers: Scene) -> None:
-    # A death may count as told up to 15 s after its last line.
-    until(lambda: time.time() > seen.ended_at + 20, "the log had its time", 30, pause=1)
-    view = servers.view(seen.name)
-    assert (view["phase"], view["up"]) == ("stopped", False)
-    assert sum(view["failures"].values()) == 0
-    assert view["last_failure"] is None
-
-
 @pytest.mark.parametrize(
     ("seen", "cause", "phase"),
     [
@@ -187,5 +162,15 @@ def test_a_killed_worker_is_seen_in_the_next_scan(
     with capsys.disabled():
         sys.stdout.write(
             f"\na worker killed: off the exporter's list after {killed.listed:.2f} s, the death counted after "
-            f"{killed.told:.2f} s, the engine down after {killed.down:.2f} s\n"
+            f"{killed.told:.2f} s, its server ended after {killed.ended:.2f} s and was down after {killed.down:.2f} s\n"
         )
+
+
+@pytest.mark.parametrize("seen", [name for name, plan in PLANS.items() if plan.end == "stop"], indirect=True)
+def test_a_stop_by_hand_is_no_death(seen: Seen, servers: Scene) -> None:
+    # A death may count as told up to 15 s after its last line.
+    until(lambda: time.time() > seen.ended_at + 20, "the log had its time", 30, pause=1)
+    view = servers.view(seen.name)
+    assert (view["phase"], view["up"]) == ("stopped", False)
+    assert sum(view["failures"].values()) == 0
+    assert view["last_failure"] is None

@@ -20,7 +20,8 @@ class Record:
 
     ``at`` is the source's own Unix time or None (a file has none), ``cursor`` where to go on after this record and
     ``data`` the bytes without the last line end. ``cut`` says that the last line was longer than the limit and its rest
-    was dropped. Of a batch only the last record needs a cursor.
+    was dropped. ``zone`` are the seconds by which the stamps in the lines are ahead of UTC, None where nothing tells.
+    Of a batch only the last record needs a cursor.
     """
 
     data: bytes
@@ -29,6 +30,7 @@ class Record:
     pid: int | None = None
     stream: str = ""
     cut: bool = False
+    zone: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

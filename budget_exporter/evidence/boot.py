@@ -124,7 +124,7 @@ class BootReader:
             self._shown += [(figure, source.writer, source.number) for figure in reading.figures]
 
     def _take(self, reading: Reading, line: Line, record: Record) -> None:
-        at = line_time(record.at, line.at, line.stamp, self._clock)
+        at = line_time(record.at, line.at, line.stamp, self._clock, record.zone)
         self._boundaries(reading, line)
         self._course.touched = True
         self._collected.seen(line.writer)

@@ -22,12 +22,13 @@ class Tail:
 
     A record is one line, or as many whole lines as one read brought. ``cursor`` is that of an earlier record: reading
     goes on after it if that place is still to be found under the path or in a rotated file beside it, else at the start
-    of what was written since. ``limit`` are the bytes of a line that are kept.
+    of what was written since. ``limit`` are the bytes of a line that are kept. ``rotated`` says that without a cursor
+    the rotated files are to be read before.
     """
 
-    def __init__(self, path: Path, cursor: str | None, limit: int) -> None:
+    def __init__(self, path: Path, cursor: str | None, limit: int, *, rotated: bool = False) -> None:
         self.path = path
-        self._place = Place.of(cursor)
+        self._place = Place.of(cursor) or (Place(0, 0, 0, None, 1) if rotated else None)
         self._file: Opened | None = None
         self._next: list[Opened] = []
         """Rotated files that are to be read before what is under the path."""

@@ -16,6 +16,7 @@ import pytest
 
 from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.evidence import LogTarget, Record
+from budget_exporter.evidence.boot import BootReader
 from budget_exporter.evidence.file import source
 from budget_exporter.evidence.tail import Tail
 from budget_exporter.roots import Roots
@@ -432,5 +433,31 @@ async def test_a_consumer_that_lags_bounds_what_is_read_ahead(tmp_path: Path, lo
     async with asyncio.timeout(DEADLINE):
         while held._room._value:  # noqa: ASYNC110 - the thread's semaphore is no asyncio event
             await asyncio.sleep(0.01)
-    assert held._tail._offset <= 4 << 18
+    assert held._what._tail._offset <= 4 << 18
     await follower.end()
+
+
+async def test_history_in_another_zone_has_the_time_at_which_it_was_written(tmp_path: Path, log: Path) -> None:
+    """A container's stamps are in UTC, the host's clock is not: the file's own time tells the difference."""
+    write(log, b"INFO 02-03 08:00:00 [a.py:1] Application startup complete.\nINFO 02-03 10:00:00 [a.py:1] x\n")
+    written = 1770112800.0 - 5 * 3600
+    os.utime(log, (written, written))
+    follower = Following(tmp_path)
+    await follower.caught_up()
+    await follower.end()
+    assert {record.zone for record in follower.records} == {5 * 3600}
+    reader = BootReader(clock=lambda: written + 86400)
+    reader.feed(follower.records)
+    assert reader.report().phase_at == written - 7200
+
+
+async def test_the_files_of_podman_and_docker_can_be_read_directly(tmp_path: Path, log: Path) -> None:
+    stamp = b"2026-02-03T10:00:29.297966219+00:00"
+    write(log, stamp + b" stdout P INFO 02-03 10:00:22 [w.py:1] Available KV cache \n")
+    write(log, stamp + b" stdout F memory: 6.87 GiB\n")
+    follower = Following(tmp_path)
+    await follower.caught_up()
+    await follower.end()
+    reader = BootReader()
+    reader.feed(follower.records)
+    assert reader.report().common.kv_available is not None

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import time
-from datetime import datetime
+from datetime import UTC, datetime
 
 import pytest
 
@@ -30,6 +30,12 @@ def test_a_stamp_of_the_end_of_last_year_is_of_last_year() -> None:
 @pytest.mark.parametrize("hours", [1, 5.5, 14, 26])
 def test_a_stamp_of_a_zone_that_is_ahead_is_not_a_year_old(hours: float) -> None:
     assert line_time(None, None, stamp(NOW + hours * HOUR), lambda: NOW) == NOW
+
+
+def test_a_zone_that_is_told_counts() -> None:
+    at = datetime(2026, 11, 30, 4, 24, 0, tzinfo=UTC).timestamp()
+    assert line_time(None, None, "11-30 09:54:00", lambda: at, 19800) == at
+    assert line_time(None, None, "11-29 21:24:00", lambda: at, -7 * 3600) == at
 
 
 def test_a_zone_that_is_ahead_may_be_in_next_year_already() -> None:

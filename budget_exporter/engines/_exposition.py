@@ -19,7 +19,7 @@ _RUNNING = "vllm:num_requests_running"
 _WAITING = "vllm:num_requests_waiting"
 _SLEEP = "vllm:engine_sleep_state"
 _NAMES = (_CONFIG, *_USAGE, _RUNNING, _WAITING, _SLEEP)
-_INTEREST = tuple(name.encode() + end for name in _NAMES for end in (b"{", b" "))
+_INTEREST = re.compile(b"(?m)^(?:" + b"|".join(name.encode() for name in _NAMES) + b")[{ ].*")
 _LONGEST = 16 << 10
 """Bytes of a line; the one with all settings of the cache has 1,000 to 2,000."""
 _MOST = 4096
@@ -51,21 +51,22 @@ class Scanner:
 
     def feed(self, piece: bytes) -> None:
         """Take the next piece, wherever it was cut."""
-        lines = (self._rest + piece).split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            if self._dropping:
-                self._dropping = False
-            else:
-                self._take(line)
+        data = self._rest + piece
+        if self._dropping:
+            _, end, data = data.partition(b"\n")
+            self._dropping = not end
+        whole, end, self._rest = data.rpartition(b"\n")
+        if end:
+            self._take(whole)
         if len(self._rest) > _LONGEST:
             self._rest, self._dropping = b"", True
 
-    def _take(self, line: bytes) -> None:
-        if len(line) <= _LONGEST and line.strip():
-            self._last = line
-            if line.startswith(_INTEREST) and len(self._kept) < _MOST:
-                self._kept.append(line)
+    def _take(self, lines: bytes) -> None:
+        # One search for all of them: most lines, and in a hostile answer millions, are of no interest.
+        for match in _INTEREST.finditer(lines):
+            if len(match[0]) <= _LONGEST and len(self._kept) < _MOST:
+                self._kept.append(match[0])
+        self._last = lines.rstrip().rpartition(b"\n")[2] or self._last
 
     def close(self, *, cut: bool = False) -> list[Sample]:
         """

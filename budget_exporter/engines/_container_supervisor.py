@@ -17,6 +17,8 @@ from budget_exporter.roots import Roots
 
 __all__ = ["ContainerSupervisor"]
 
+_SETTLE = 0.5
+"""Seconds in which podman may tell that somebody asked for an end that it has told of already."""
 _OTHER: dict[ContainerRuntime, ContainerRuntime] = {"podman": "docker", "docker": "podman"}
 """A socket that is called after the other runtime is not ours to be refused at."""
 
@@ -84,6 +86,7 @@ class ContainerSupervisor:
         async with Daemon(socket, self._timeout) as daemon, daemon.events() as queue:
             heard = Heard(self._runtime, queue)
             identity = ""
+            doubted: tuple[str, float | None] | None = None
             while True:
                 found = _named(await inspect(daemon, self._runtime, unit, heard.course(identity)), unit)
                 if found is not None and found.id != identity:
@@ -92,9 +95,20 @@ class ContainerSupervisor:
                     continue
                 if found is not None and found.status == "stopping":
                     heard.asked(found.id)
+                end = _unexplained(found)
+                if end is not None and end != doubted:
+                    doubted = end
+                    await heard.next(_SETTLE)
+                    continue
                 yield found
                 if not await heard.next(self._resync) and found is None:
                     return
+
+
+def _unexplained(found: Container | None) -> tuple[str, float | None] | None:
+    """Return which life of a container has come to an end that nobody is known to have asked for, None for none."""
+    ended = found is not None and found.exit_code is not None and not found.asked
+    return (found.id, found.started_at) if found is not None and ended else None
 
 
 def _named(found: Container | None, unit: str) -> Container | None:

@@ -53,9 +53,11 @@ def rootless_rig() -> Iterator[ContainerRig]:
     """Give a real podman of a user without rights, started once for all tests that ask for it."""
     if why := rig_podman.why_not(rootless=True):
         unavailable(why)
-    with tempfile.TemporaryDirectory(prefix="budget-rig-") as where:
-        with rig_podman.started(Path(where), rootless=True) as rig:
-            yield rig
+    with (
+        tempfile.TemporaryDirectory(prefix="budget-rig-") as where,
+        rig_podman.started(Path(where), rootless=True) as rig,
+    ):
+        yield rig
 
 
 @pytest.fixture(scope="session")

@@ -66,7 +66,13 @@ class ContainerRig:
     def cli(self, *argv: str, check: bool = True) -> str:
         """Run the runtime's own program and return what it said."""
         run = subprocess.run(
-            [*self.client, *argv], capture_output=True, text=True, timeout=_PATIENCE, check=False, env=self.environ
+            [*self.client, *argv],
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+            env=self.environ,
+            cwd=self.rootfs,
         )
         if check and run.returncode:
             raise AssertionError(f"{self.runtime} {' '.join(argv)}: {run.returncode}\n{run.stdout}\n{run.stderr}")
@@ -113,7 +119,15 @@ class ContainerRig:
     def load(self) -> None:
         """Give the runtime the image."""
         importing = [*self.client, "import", "-", IMAGE]
-        subprocess.run(importing, input=image(), capture_output=True, timeout=_PATIENCE, check=True, env=self.environ)
+        subprocess.run(
+            importing,
+            input=image(),
+            capture_output=True,
+            timeout=_PATIENCE,
+            check=True,
+            env=self.environ,
+            cwd=self.rootfs,
+        )
 
     def clear(self) -> None:
         """Remove every container."""

@@ -28,6 +28,7 @@ SUPERVISORS = {"podman": podman, "docker": docker}
 @pytest.fixture(
     params=[
         pytest.param("podman", marks=pytest.mark.real_part("podman")),
+        pytest.param("rootless", marks=pytest.mark.real_part("rootless podman")),
         pytest.param("docker", marks=pytest.mark.real_part("docker")),
     ]
 )

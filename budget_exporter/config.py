@@ -54,11 +54,23 @@ class Match(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class LogConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where the engine's log is: a file, or the journal (the default where the engine has a unit or container)."""
+    """
+    Where the engine's log is: exactly one of these.
+
+    A file, the journal (the default where the engine has a unit), a container's daemon (the default where one has told
+    of it) by the container's name, or a pod's files by ``NAMESPACE/POD/CONTAINER`` (shell patterns).
+    """
 
     file: str | None = None
     journal: bool = False
+    container: str | None = None
+    pods: str | None = None
     none: bool = False
+
+    @property
+    def given(self) -> list[str]:
+        """Return the names of what was given."""
+        return [name for name in self.__struct_fields__ if getattr(self, name)]
 
 
 class ConstantsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -249,6 +261,13 @@ def _check_pending(document: yaml_file.Document[Config], key: str, pending: Pend
         raise document.error(f"{key}.{kind}", f"must be an absolute path, not {name!r}")
 
 
+def _check_log(document: yaml_file.Document[Config], key: str, log: LogConfig) -> None:
+    if len(log.given) != 1:
+        raise document.error(key, "give exactly one of file, journal, container, pods, none")
+    if log.pods is not None and [bool(part) for part in log.pods.split("/")] != [True] * 3:
+        raise document.error(f"{key}.pods", f"not NAMESPACE/POD/CONTAINER: {log.pods!r}")
+
+
 def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
     """Raise ConfigError for what is wrong with one engine by itself or beside those before it."""
     engine, before = document.value.engines[i], document.value.engines[:i]
@@ -259,8 +278,8 @@ def _check_engine(document: yaml_file.Document[Config], i: int) -> None:
         raise document.error(f"{key}.match", "give exactly one of unit, container, served_model_name, port")
     if engine.exclude and engine.match is None:
         raise document.error(f"{key}.exclude", "needs a match: what is it that is excluded?")
-    if log is not None and sum((log.file is not None, log.journal, log.none)) != 1:
-        raise document.error(f"{key}.log", "give exactly one of file, journal, none")
+    if log is not None:
+        _check_log(document, f"{key}.log", log)
     _check_units(document, key, engine)
     _check_endpoint(document, key, engine)
     _check_pending(document, f"{key}.pending", engine.pending)

@@ -21,6 +21,8 @@ SOURCES: dict[str, Room] = {
     "docker": "supervisors",
     "file": "evidence",
     "journal": "evidence",
+    "container_logs": "evidence",
+    "pods": "evidence",
 }
 """Name of the module to the room it is in: flag, configuration key and ``source`` label are this name."""
 INTERVALS: dict[str, tuple[float, float]] = {

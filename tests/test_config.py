@@ -34,6 +34,27 @@ def write(tmp_path: Path, text: str) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    ("log", "why"),
+    [
+        ("{container: vllm-qwen}", None),
+        ("{pods: serving/vllm-*/vllm}", None),
+        ("{}", "engines[0].log: give exactly one of file, journal, container, pods, none"),
+        ("{container: a, journal: true}", "engines[0].log: give exactly one of"),
+        ("{pods: vllm}", "engines[0].log.pods: not NAMESPACE/POD/CONTAINER: 'vllm'"),
+        ("{pods: a//b}", "engines[0].log.pods: not NAMESPACE/POD/CONTAINER: 'a//b'"),
+    ],
+)
+def test_a_log_is_one_thing(tmp_path: Path, log: str, why: str | None) -> None:
+    path = write(tmp_path, f"engines:\n  - name: a\n    log: {log}\n")
+    if why is None:
+        assert config.load(path, SOURCES).engines[0].log is not None
+        return
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, SOURCES)
+    assert str(caught.value).startswith(f"{path}:3: {why}")
+
+
 def test_what_is_written_holds_and_the_rest_is_default(tmp_path: Path) -> None:
     loaded = config.load(write(tmp_path, GOOD), SOURCES)
     (engine,) = loaded.engines

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from budget_exporter.config import LogConfig
 from budget_exporter.evidence import LogTarget
 from budget_exporter.sidecar.fleet import Engine
 
@@ -23,8 +24,10 @@ class Log:
 
     @property
     def name(self) -> str:
-        """Return which log it is: the file, the unit's journal, or the container's."""
+        """Return which log it is: the file, the unit's journal, the container's, or the pod's."""
         target = self.target
+        if self.source == "pods":
+            return f"pod={target.pod or target.container_id}"
         return target.path or (f"unit={target.unit}" if target.unit else f"container={target.container}")
 
     def same(self, other: Log | None) -> bool:
@@ -64,19 +67,47 @@ def _log_of(engine: Engine, off: frozenset[str]) -> Log | None:
     """
     Return the log of ``engine``, None where it has none or its source is switched off.
 
-    The configuration decides; without a word in it, an engine with a unit or a container is read from the journal.
+    The configuration decides; without a word in it, an engine with a unit is read from the journal, one in a pod from
+    the kubelet's files, and one in a container from the daemon that has told of it, else from the journal.
     """
     configured = engine.config.log if engine.config else None
+    log = _configured(engine, configured) if configured is not None else _automatic(engine, off)
+    return None if log is None or log.source in off else log
+
+
+def _configured(engine: Engine, log: LogConfig) -> Log | None:
+    if log.file is not None:
+        return Log("file", LogTarget(engine.name, path=log.file))
+    if log.pods is not None:
+        return Log("pods", LogTarget(engine.name, pod=log.pods))
+    if log.container is not None:
+        return Log("container_logs", _contained(engine, log.container))
+    return _journal(engine) if log.journal else None
+
+
+def _automatic(engine: Engine, off: frozenset[str]) -> Log | None:
     sighting = engine.last.sighting if engine.last else None
-    if configured is not None and configured.file is not None:
-        return Log("file", LogTarget(engine.name, path=configured.file)) if "file" not in off else None
-    if (configured is not None and configured.none) or "journal" in off:
-        return None
-    unit, container = engine.unit, sighting.container if sighting else None
+    if engine.unit is None and sighting is not None:
+        if sighting.supervisor == "kubernetes" and sighting.container_id is not None and "pods" not in off:
+            return Log("pods", LogTarget(engine.name, container_id=sighting.container_id))
+        if sighting.container is not None and sighting.container_socket is not None and "container_logs" not in off:
+            return Log("container_logs", _contained(engine, sighting.container))
+    return _journal(engine)
+
+
+def _contained(engine: Engine, container: str) -> LogTarget:
+    """Return the target of a container; where a daemon has told of it, that one is asked."""
+    sighting = engine.last.sighting if engine.last else None
+    socket = sighting.container_socket if sighting is not None and sighting.container == container else None
+    return LogTarget(engine.name, container=container, socket=socket, since=engine.started_at)
+
+
+def _journal(engine: Engine) -> Log | None:
+    unit, container = engine.unit, engine.last.sighting.container if engine.last else None
     if unit is None and container is None:
         return None
     return Log("journal", LogTarget(engine.name, unit=unit, container=container, since=engine.started_at))
 
 
-def _place(target: LogTarget) -> tuple[str | None, str | None, str | None]:
-    return target.path, target.unit, target.container
+def _place(target: LogTarget) -> tuple[str | None, ...]:
+    return target.path, target.unit, target.container, target.pod, None if target.container else target.container_id

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from budget_exporter.config import EngineConfig, LogConfig
-from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
+from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape, SupervisorName
 from budget_exporter.sidecar.fleet import Engine, Running
 from budget_exporter.sidecar.logs import LINGER, logs_of
 
@@ -45,6 +47,48 @@ def test_the_configuration_decides() -> None:
         [engine("a", unit="a.service", config=file), engine("b", unit="b.service", config=none)], NONE, NOW
     )
     assert [(name, log.source) for name, log in logs.items()] == [("a", "file")]
+
+
+def in_container(name: str, runtime: SupervisorName, socket: str | None = None, **names: str) -> Engine:
+    found = engine(name)
+    assert found.last is not None
+    sighting = replace(found.last.sighting, supervisor=runtime, container_socket=socket, **names)  # type: ignore[arg-type]
+    found.last = found.running = replace(found.last, sighting=sighting)
+    return found
+
+
+def test_an_engine_in_a_container_or_a_pod_is_read_where_its_log_is_kept() -> None:
+    """By the daemon that has told of the container, by the kubelet's files, else from the journal."""
+    engines = [
+        in_container("a", "podman", "/run/podman/podman.sock", container="c-a", container_id="1"),
+        in_container("b", "kubernetes", container="c-b", container_id="2"),
+        in_container("c", "docker", container="c-c"),
+    ]
+    logs, _ = logs_of(engines, NONE, NOW)
+    assert {name: (log.source, log.name) for name, log in logs.items()} == {
+        "a": ("container_logs", "container=c-a"), "b": ("pods", "pod=2"), "c": ("journal", "container=c-c"),
+    }  # fmt: skip
+    assert logs["a"].target.socket == "/run/podman/podman.sock"
+    off, _ = logs_of(engines, frozenset({"container_logs", "pods"}), NOW)
+    assert {log.source for log in off.values()} == {"journal"}
+
+
+def test_a_container_made_anew_has_the_same_log_and_another_pod_has_not() -> None:
+    before = logs_of([in_container("a", "podman", "/s", container="c-a", container_id="1")], NONE, NOW)[0]["a"]
+    after = logs_of([in_container("a", "podman", "/s", container="c-a", container_id="2")], NONE, NOW)[0]["a"]
+    assert after.same(before)
+    pods = [logs_of([in_container("b", "kubernetes", container_id=each)], NONE, NOW)[0]["b"] for each in "12"]
+    assert not pods[1].same(pods[0])
+
+
+def test_a_container_or_a_pod_can_be_configured() -> None:
+    configs = [LogConfig(container="c"), LogConfig(pods="ns/pod-*/vllm"), LogConfig(journal=True)]
+    engines = [engine(str(i), config=EngineConfig(name=str(i), log=log)) for i, log in enumerate(configs)]
+    logs, _ = logs_of(engines, NONE, NOW)
+    assert [(log.source, log.name) for log in logs.values()] == [
+        ("container_logs", "container=c"), ("pods", "pod=ns/pod-*/vllm"),
+    ]  # fmt: skip
+    assert logs_of(engines, frozenset({"container_logs", "pods"}), NOW)[0] == {}
 
 
 def test_two_running_servers_in_one_unit_have_no_log_of_their_own() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 from budget_exporter import __version__
 from budget_exporter.errors import ConfigError
 from budget_exporter.logs import FORMATS, LEVELS
-from budget_exporter.sources import SOURCES
+from budget_exporter.sources import OFF_BY_DEFAULT, SOURCES
 
 __all__ = ["main"]
 
@@ -83,8 +83,8 @@ def _parser(command: str) -> argparse.ArgumentParser:
             f"--source.{name}",
             dest=f"source_{name}",
             action="store_true",
-            default=True,
-            help=f"read {name} (default on)",
+            default=None,
+            help=f"read {name} (default {'off' if name in OFF_BY_DEFAULT else 'on'})",
         )
         add(f"--no-source.{name}", dest=f"source_{name}", action="store_false", help=argparse.SUPPRESS)
     add("--log.level", dest="level", choices=LEVELS, default="info")

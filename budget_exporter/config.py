@@ -148,8 +148,9 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How often a source runs."""
+    """Whether a source is on, where no flag says it, and how often it runs."""
 
+    enabled: bool | None = None
     interval: Duration | None = None
 
 
@@ -172,6 +173,10 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the seconds between two runs of the source ``name``, None where it is the source's own."""
         entry = self.sources.get(name)
         return float(entry.interval) if entry and entry.interval is not None else None
+
+    def switched(self) -> dict[str, bool | None]:
+        """Return what is said of each named source: on, off or, as None, nothing."""
+        return {name: entry.enabled for name, entry in self.sources.items()}
 
     def policy(self, engine: EngineConfig | None) -> Policy:
         """Return the floors, the contract and the tolerance that hold for ``engine``."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from budget_exporter.roots import Roots
 
-__all__ = ["INTERVALS", "SOURCES", "enabled", "load"]
+__all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "enabled", "load", "switched_off"]
 
 Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors", "starts"]
 SOURCES: dict[str, Room] = {
@@ -25,9 +26,15 @@ SOURCES: dict[str, Room] = {
     "pods": "evidence",
 }
 """Name of the module to the room it is in: flag, configuration key and ``source`` label are this name."""
+OFF_BY_DEFAULT: frozenset[str] = frozenset({"rocm_smi"})
+"""Sources that are on only where a flag or the configuration says so: they do what the others never do."""
 INTERVALS: dict[str, tuple[float, float]] = {
     # A sample is shown for three seconds; ten a second miss no spike that a scheduler step makes.
     "amdgpu": (0.02, 1.0),
+    # A process's figures are shown beside its card's.
+    "amd_processes": (0.2, 10.0),
+    # A child process that costs a tenth of a second of a core.
+    "rocm_smi": (10.0, 3600.0),
     # What the supervisor says of an end is tied to what the next look finds.
     "procfs": (0.2, 2.0),
     # Health; metrics every second time until their figures are known, then every sixth.
@@ -43,6 +50,20 @@ _PACKAGES: dict[str, str] = {
     "supervisors": "engines",
 }
 """The package of a room whose name is another."""
+
+
+def switched_off(
+    off: frozenset[str], on: frozenset[str], configured: Mapping[str, bool | None] | None = None
+) -> frozenset[str]:
+    """
+    Return the names of the sources that are off.
+
+    ``off`` and ``on`` are those of which a flag says so, ``configured`` what the configuration says of a source: a
+    flag goes before the configuration, and that before the default.
+    """
+    said = configured or {}
+    default = {name: said.get(name) for name in SOURCES if name not in off | on}
+    return off | {name for name, use in default.items() if use is False or (use is None and name in OFF_BY_DEFAULT)}
 
 
 def enabled(room: Room, off: frozenset[str]) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import inspect
 import logging
 import subprocess
 import sys
@@ -12,11 +13,13 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 from budget_exporter import sources
 from budget_exporter.commands import serve
 from budget_exporter.commands.serve import Settings
 from budget_exporter.demo.host import Host
+from budget_exporter.devices import AsyncDeviceSource, DeviceSource
 from budget_exporter.errors import ConfigError
 from budget_exporter.roots import Roots
 
@@ -89,10 +92,18 @@ def _something_to_watch(chosen: Settings) -> bool:
 
 
 def _looks(chosen: Settings) -> Iterator[Callable[[], bool]]:
-    for name in sources.enabled("devices", chosen.off):
-        yield lambda name=name: bool(sources.load(name, chosen.roots).read(frozenset()).devices)  # type: ignore[misc]
-    for name in sources.enabled("engines", chosen.off):
+    off = sources.switched_off(chosen.off, chosen.on)
+    for name in sources.enabled("devices", off):
+        yield lambda name=name: _has_devices(sources.load(name, chosen.roots))  # type: ignore[misc]
+    for name in sources.enabled("engines", off):
         yield lambda name=name: bool(sources.load(name, chosen.roots).find()[0])  # type: ignore[misc]
+
+
+def _has_devices(source: DeviceSource | AsyncDeviceSource) -> bool:
+    # One that is read in the event loop has a platform of its own, and there is no loop yet.
+    if inspect.iscoroutinefunction(source.read):
+        return False
+    return bool(cast("DeviceSource", source).read(frozenset()).devices)
 
 
 def _look(look: Callable[[], bool], found: threading.Event) -> None:

@@ -43,6 +43,7 @@ class Settings:
     roots: Roots = field(default_factory=Roots)
     state: Path | None = None
     off: frozenset[str] = frozenset()
+    on: frozenset[str] = frozenset()
     level: str = "info"
     format: str = "logfmt"
     demo: bool = False
@@ -61,7 +62,8 @@ def settings(options: argparse.Namespace) -> Settings:
         telemetry=options.telemetry,
         roots=Roots(options.sysfs, options.procfs, options.rootfs, tuple(options.container_sockets)),
         state=_state(options.state),
-        off=frozenset(name for name in SOURCES if not getattr(options, f"source_{name}")),
+        off=frozenset(name for name in SOURCES if getattr(options, f"source_{name}") is False),
+        on=frozenset(name for name in SOURCES if getattr(options, f"source_{name}") is True),
         level=options.level,
         format=options.format,
     )
@@ -105,6 +107,7 @@ def _options(chosen: Settings) -> Options:
         roots=chosen.roots,
         state_file=chosen.state,
         off=chosen.off,
+        on=chosen.on,
         demo=chosen.demo,
         version=__version__,
         revision=os.environ.get("BUDGET_EXPORTER_REVISION", "unknown"),

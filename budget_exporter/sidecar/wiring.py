@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from budget_exporter import registries, state
+from budget_exporter import registries, sources, state
 from budget_exporter.config import Config
 from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.ledger import RegistryEntry
@@ -52,7 +52,9 @@ class Options:
     roots: Roots = field(default_factory=Roots)
     state_file: Path | None = None
     off: frozenset[str] = frozenset()
-    """Names of the sources that are off."""
+    """Names of the sources that a flag turns off."""
+    on: frozenset[str] = frozenset()
+    """Names of the sources that a flag turns on: of those that are off by default, or by the configuration."""
     demo: bool = False
     version: str = ""
     revision: str = ""
@@ -76,11 +78,12 @@ class Sidecar:
         self._phases = Phases()
         self._owners = Owners()
         self._event = asyncio.Event()
-        self._attendants = Attendants(options.roots, options.off, self._event.set, TICK)
-        self._threads = Threads(config, options.roots, options.off, self._wake)
-        self._containers = Containers(options.roots, options.off, self._event.set, TICK)
-        self._endpoints = Endpoints(options.roots, options.off, self._event.set, config.interval("endpoint"))
-        self._starts = Starts(options.roots, options.off, config.interval("pending"))
+        off = sources.switched_off(options.off, options.on, config.switched())
+        self._attendants = Attendants(options.roots, off, self._event.set, TICK)
+        self._threads = Threads(config, options.roots, off, self._wake)
+        self._containers = Containers(options.roots, off, self._event.set, TICK)
+        self._endpoints = Endpoints(options.roots, off, self._event.set, config.interval("endpoint"))
+        self._starts = Starts(options.roots, off, config.interval("pending"))
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = Reload(self._reconfigure, clock)
         self._born = time.monotonic()
@@ -95,7 +98,7 @@ class Sidecar:
 
     def _reconfigure(self, config: Config, registry: tuple[RegistryEntry, ...]) -> None:
         if config.sources != self._config.sources:
-            _LOG.warning("sources: the new intervals hold from the next start of the exporter")
+            _LOG.warning("sources: what is new of them holds from the next start of the exporter")
         self._config, self._registry = config, registry
         self._fleet.configure(config)
         self._event.set()

@@ -151,7 +151,10 @@ class Daemon:
             raise SourceError(f"{self.socket}: {getattr(error, 'strerror', None) or type(error).__name__}") from error
         except aiohttp.ClientPayloadError as error:
             raise SourceError(f"{self.socket}: the daemon's answer broke off") from error
-        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
+        except SourceError:
+            raise
+        except Exception as error:  # what a stranger's bytes raise in aiohttp and json is no closed list
+            # Its name only: the text may hold what was answered.
             raise SourceError(f"{self.socket}: {getattr(error, 'strerror', None) or type(error).__name__}") from error
 
 

@@ -100,7 +100,7 @@ def installed() -> Path:
     venv = Path(subprocess.run([INSTALL, "--where"], capture_output=True, text=True, check=True).stdout.strip())
     if not (venv / ".complete").exists():
         why = venv.with_name(f"{venv.name}.why")
-        unavailable(why.read_text().strip() if why.exists() else f"no vLLM for the tests: run {INSTALL}")
+        unavailable(why.read_text().strip() if why.exists() else "no vLLM for the tests yet: run make real-parts")
     return venv
 
 

@@ -10,6 +10,7 @@ import pytest
 from budget_exporter import config, registries
 from budget_exporter.errors import ConfigError
 from budget_exporter.facts.verdict import Floors
+from budget_exporter.sources import switched_off
 from budget_exporter.units import MIB
 
 SOURCES = frozenset({"amdgpu", "procfs", "file"})
@@ -64,6 +65,57 @@ def test_what_is_written_holds_and_the_rest_is_default(tmp_path: Path) -> None:
     assert loaded.policy(None).contract_tokens is None
     assert loaded.sources["amdgpu"].interval == pytest.approx(0.2)
     assert engine.expected
+
+
+@pytest.mark.parametrize(
+    ("pending", "why"),
+    [
+        ("{unit: vllm.service}", None),
+        ("{quadlet: /etc/containers/systemd/qwen.container}", None),
+        ("{compose: /srv/compose.yaml, service: vllm}", None),
+        ("{env_file: /etc/vllm.env}", None),
+        ("{}", "config.yaml:3: engines[0].pending: give exactly one of unit, quadlet, compose, env_file"),
+        ("{unit: a.service, env_file: /x}", "config.yaml:3: engines[0].pending: give exactly one of"),
+        ("{compose: /srv/compose.yaml}", "config.yaml:3: engines[0].pending: compose and service go together"),
+        ("{unit: a.service, service: b}", "config.yaml:3: engines[0].pending: compose and service go together"),
+        ("{unit: vllm}", "config.yaml:3: engines[0].pending.unit: must end in .service: 'vllm.service'"),
+        (
+            "{env_file: vllm.env}",
+            "config.yaml:3: engines[0].pending.env_file: must be an absolute path, not 'vllm.env'",
+        ),
+        ("{image: x}", "config.yaml:3: engines[0].pending.image: unknown key"),
+    ],
+)
+def test_where_a_start_is_written(tmp_path: Path, pending: str, why: str | None) -> None:
+    path = write(tmp_path, f"engines:\n  - name: qwen\n    pending: {pending}\n")
+    if why is None:
+        (engine,) = config.load(path, SOURCES).engines
+        assert engine.pending is not None
+        assert len(engine.pending.given) == 1
+        return
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, SOURCES)
+    assert why in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("off", "on", "text", "is_off"),
+    [
+        ((), (), "", {"rocm_smi"}),
+        ((), ("rocm_smi",), "", set()),
+        ((), (), "sources: {rocm_smi: {enabled: true}}", set()),
+        (("rocm_smi",), (), "sources: {rocm_smi: {enabled: true}}", {"rocm_smi"}),
+        ((), (), "sources: {amdgpu: {enabled: false}}", {"amdgpu", "rocm_smi"}),
+        ((), ("amdgpu",), "sources: {amdgpu: {enabled: false}}", {"rocm_smi"}),
+        ((), (), "sources: {amdgpu: {interval: 1s}, rocm_smi: {interval: 60s}}", {"rocm_smi"}),
+        (("amdgpu",), ("rocm_smi",), "", {"amdgpu"}),
+    ],
+)
+def test_a_flag_decides_before_the_configuration_and_that_before_the_default(
+    tmp_path: Path, off: tuple[str, ...], on: tuple[str, ...], text: str, is_off: set[str]
+) -> None:
+    loaded = config.load(write(tmp_path, text), SOURCES | {"rocm_smi"})
+    assert switched_off(frozenset(off), frozenset(on), loaded.switched()) == is_off
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "engines: []\n"])

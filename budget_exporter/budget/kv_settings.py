@@ -5,18 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from budget_exporter.budget.batch_defaults import batch_defaults
 from budget_exporter.budget.laws import Version
 from budget_exporter.errors import LawError
 from budget_exporter.facts.engine import Shape
-from budget_exporter.units import GIB, human_int
+from budget_exporter.units import human_int
 
 __all__ = ["Settings", "batched_tokens", "settings"]
 
 DTYPES = {"half": "float16", "float": "float32", "float16": "float16", "bfloat16": "bfloat16", "float32": "float32"}
 STATE_DTYPES = ("auto", "float16", "bfloat16", "float32")
 MODES = ("all", "align", "none")
-LARGE, LARGEST = 70 * GIB, 160 * GIB
-"""Device sizes in bytes from which the engine takes larger batches by default."""
 NO_LAYERS = frozenset({"ngram", "ngram_gpu", "suffix", "medusa"})
 """Ways to draft that keep no KV cache of their own."""
 
@@ -101,25 +100,16 @@ def batched_tokens(shape: Shape, version: Version, platform: str, size: int, mod
     """
     Return what ``--max-num-batched-tokens`` is for an OpenAI server that does not give it, None where that is unknown.
 
-    ``size`` is the device's in bytes, ``model`` its name, ``length`` max_model_len. 8192 from 70 GiB on but for an
-    A100, 16384 from 160 GiB on (0.32), 2048 below, 2048 a rank on CPU; never more than max_num_seqs x ``length``.
-    Source: vLLM 0.10.2 to 0.32 ``engine/arg_utils.py`` ``get_batch_defaults``.
+    ``size`` is the device's in bytes, ``model`` its name, ``length`` max_model_len: the default of the device
+    (``batch_defaults``), never more than max_num_seqs x ``length``.
+    Source: vLLM 0.10.2 to 0.32 ``engine/arg_utils.py`` ``_set_default_max_num_seqs_and_batched_tokens_args``.
     """
     if shape.max_num_batched_tokens is not None:
         return shape.max_num_batched_tokens
-    if platform not in ("amd", "nvidia", "host"):
+    default = batch_defaults(shape, version, platform, size, model)
+    if default is None:
         return None
-    sequences = shape.max_num_seqs
-    ranks = shape.tensor_parallel_size * shape.pipeline_parallel_size
-    if platform == "host":
-        tokens, sequences = 2048 * ranks, sequences or 128 * ranks
-    elif size >= LARGEST and version >= (0, 32):
-        tokens, sequences = 16384, sequences or 1024
-    elif size >= LARGE and "a100" not in model.lower():
-        tokens, sequences = 8192, sequences or 1024
-    else:
-        tokens, sequences = 2048, sequences or 256
-    return min(tokens, sequences * length)
+    return min(default.tokens, (shape.max_num_seqs or default.sequences) * length)
 
 
 def _at_least_one(name: str, value: int | None) -> int | None:

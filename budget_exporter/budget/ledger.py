@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from budget_exporter.budget.batch_defaults import note_of
 from budget_exporter.budget.choose import choose
+from budget_exporter.budget.version import parse_version
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput
 from budget_exporter.facts.model import ModelFiles
 
 __all__ = ["compute"]
+
+_UPSTREAM = ("vllm_gpu", "vllm_cpu")
+"""Flavours whose defaults are vLLM's own."""
 
 
 def compute(
@@ -31,6 +36,8 @@ def compute(
     choice = choose(shape, report, ranks)
     ledger = choice.law.ledger(shape, ranks, report if report is not None else BootReport(), constants, model)
     notes = list(ledger.notes)
+    default = note_of(shape, parse_version(choice.version), ranks) if choice.law.flavour in _UPSTREAM else None
+    notes += [] if default is None else [default]
     if choice.assumed:
         version = f"version {choice.version}" if choice.version else "an unknown version"
         notes.append(f"law {choice.name} is assumed for {version}")

@@ -56,7 +56,7 @@ _GIVEN = """
     mamba-ssm-cache-dtype max-cudagraph-capture-size
     max-lora-rank max-loras max-model-len max-num-batched-tokens max-num-prefill-seqs max-num-seqs
     max-seq-len-to-capture mm-ipc-gpu-memory-gb mm-processor-cache-gb nnodes node-rank num-gpu-blocks-override
-    optimization-level pipeline-parallel-size ple-cache-gb ple-cache-reuse ple-nvme-offload port
+    optimization-level performance-mode pipeline-parallel-size ple-cache-gb ple-cache-reuse ple-nvme-offload port
     prefill-context-parallel-size quantization spec-method spec-tokens swap-space tensor-parallel-size
 """
 GIVEN_ALLOWED: frozenset[str] = frozenset(_GIVEN.split())

@@ -72,8 +72,8 @@ def _supervision(out: Families, state: EngineState) -> None:
 
 
 def version_of(state: EngineState) -> str:
-    """Return the version the engine printed, empty where it printed none."""
-    return (state.report and state.report.version) or ""
+    """Return the version the engine printed, else that of its installed package; empty where neither is known."""
+    return (state.report and state.report.version) or (state.shape and state.shape.version) or ""
 
 
 def model_name_of(state: EngineState) -> str:

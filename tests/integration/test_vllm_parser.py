@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from budget_exporter.budget.batch_defaults import batch_defaults
 from budget_exporter.engines._flag_table import options
 from budget_exporter.engines.arguments import GIVEN_ALLOWED, shape
 from budget_exporter.facts.engine import Shape
@@ -55,6 +56,7 @@ class RealParser:
         first = self._read()
         self.options: set[str] = set(first["options"])
         self.defaults: dict[str, Any] = first["defaults"]
+        self.batches: list[list[int]] = first["batches"]
 
     def _read(self) -> dict[str, Any]:
         assert self.process.stdout is not None
@@ -182,6 +184,11 @@ def typed_same(text: str | None, value: Any, default: Any) -> bool:
 def test_the_same_option_strings(parser: RealParser) -> None:
     mine = {text for text, option in options((0, 32)).items() if not option.fork}
     assert mine == parser.options - {"-h", "--help"}
+
+
+def test_the_same_default_batches_on_a_cpu(parser: RealParser) -> None:
+    made = [batch_defaults(Shape(tensor_parallel_size=ranks), (0, 32), "host", 16 << 30, "") for ranks in (1, 2)]
+    assert [[batch.tokens, batch.sequences] for batch in made if batch] == parser.batches
 
 
 def test_generated_command_lines(parser: RealParser, folder: Path) -> None:

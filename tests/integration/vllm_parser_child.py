@@ -3,7 +3,7 @@ Answer command lines with vLLM's own parser: run by the interpreter of a vLLM ve
 
 A line of standard input is ``{"args": [...], "serve": bool}``; the answer is ``{"values": {...}}`` or
 ``{"error": text}``.
-The first line of output holds the option strings and the defaults. Standard error is the parser's own.
+The first line of output holds the option strings, the defaults, and those of batches on 1 and 2 ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ def main() -> None:
     serve = make(commands.add_parser("serve", usage="vllm serve"))
     module = make(parser_class(prog="api_server"))
     options = sorted(text for action in serve._actions for text in action.option_strings)
-    _say({"options": options, "defaults": _values(top.parse_args(["serve"]))})
+    engine, usage = importlib.import_module("vllm.engine.arg_utils"), importlib.import_module("vllm.usage.usage_lib")
+    batches = [
+        [table[usage.UsageContext.OPENAI_API_SERVER] for table in engine.EngineArgs.get_batch_defaults(ranks)]
+        for ranks in (1, 2)
+    ]
+    _say({"options": options, "defaults": _values(top.parse_args(["serve"])), "batches": batches})
     for line in sys.stdin:
         asked = json.loads(line)
         _say(_answer(top if asked["serve"] else module, asked["args"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from budget_exporter.facts.boot import CAUSES, PHASES, BootReport, Plan, RankFacts
-from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.engine import Pending, Shape
 from budget_exporter.facts.ledger import RankLedger, Term
 from budget_exporter.facts.snapshot import EngineState, Snapshot
 from budget_exporter.publish.catalogue import CATALOGUE
@@ -228,6 +228,20 @@ def test_an_estimate_that_was_not_charged_is_no_charge(engine: EngineState, appl
     assert not of(found, "budget_reported_charge_bytes")
     assert value(found, "budget_engine_graph_estimate_bytes", rank="0") == gib("0.52").bytes
     assert len(of(found, "budget_engine_graph_charge_applied")) == (0 if applied is None else 2)
+
+
+def test_flags_that_wait_for_a_restart_are_counted_and_named(engine: EngineState) -> None:
+    made = series(with_engine(replace(engine, pending=Pending(("max-model-len", "tensor-parallel-size")))))
+    assert value(made, "budget_engine_pending_flags", engine=engine.name) == 2
+    named = of(made, "budget_engine_pending_flag", engine=engine.name)
+    assert {dict(labels)["flag"]: one for labels, one in named.items()} == {
+        "max-model-len": 1,
+        "tensor-parallel-size": 1,
+    }
+    none = series(with_engine(replace(engine, pending=Pending(()))))
+    assert value(none, "budget_engine_pending_flags") == 0
+    assert not of(none, "budget_engine_pending_flag")
+    assert series(with_engine(engine)) == series(with_engine(replace(engine, pending=Pending(None, "a script"))))
 
 
 def test_an_engine_known_only_by_its_log_has_the_ranks_its_flags_ask_for() -> None:

@@ -9,8 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from budget_exporter.facts.boot import Phase
-from budget_exporter.facts.engine import Placement, Shape
-from budget_exporter.facts.ledger import Limit
+from budget_exporter.facts.engine import Pending, Placement, Shape
+from budget_exporter.facts.ledger import Limit, Term
 from budget_exporter.facts.snapshot import Snapshot
 from budget_exporter.facts.verdict import FINDINGS
 from budget_exporter.publish import page
@@ -368,3 +368,19 @@ def test_html_escapes_everything_it_did_not_make() -> None:
     assert tag("p", "<i>", Html("<i>"), None, class_='a"b') == '<p class="a&quot;b">&lt;i&gt;<i></p>'
     assert tag("meta", http_equiv="x") == '<meta http-equiv="x">'
     assert join("&", tag("b")) == "&amp;<b></b>"
+
+
+def test_flags_that_wait_for_a_restart_are_named() -> None:
+    before = snapshots.healthy()
+    waiting = replace(before.engines[0], pending=Pending(("max-model-len", "kv-cache-dtype")))
+    assert "max-model-len, kv-cache-dtype" in read(replace(before, engines=(waiting,))).text
+    assert "waits for a restart" not in read(before).text
+
+
+def test_a_utilization_that_is_not_given_is_told_to_be_the_default() -> None:
+    before = snapshots.healthy()
+    engine = before.engines[0]
+    assert "the version's default" not in read(before).text
+    assert engine.ledger is not None
+    ledger = replace(engine.ledger, utilization=Term("utilization", 1, "default"))
+    assert "the version's default" in read(replace(before, engines=(replace(engine, ledger=ledger),))).text

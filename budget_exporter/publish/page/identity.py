@@ -32,6 +32,7 @@ def rows(state: EngineState, now: float) -> Html:
         ("KV pool", _kv_pool(state)),
         ("KV use", endpoint.use(state, now)),
         ("utilization", _utilization(state)),
+        ("waits for a restart", _pending(state)),
         ("host memory", _host(state)),
         ("notes", _notes(state)),
     ]
@@ -105,7 +106,15 @@ def _utilization(state: EngineState) -> str | None:
         return None
     ranks = ledger.ranks.items()
     asked = _by_rank({name: _share(rank, ledger.utilization_ratio) for name, rank in ranks})
-    return f"{asked.strip()}; limit{_by_rank({name: _limit(rank) for name, rank in ranks})}"
+    default = ledger.utilization is not None and ledger.utilization.source == "default"
+    told = f"{asked.strip()} (not given: the version's default)" if default else asked.strip()
+    return f"{told}; limit{_by_rank({name: _limit(rank) for name, rank in ranks})}"
+
+
+def _pending(state: EngineState) -> str | None:
+    """Return which flags the next start would change; nothing where it would change none or that is not known."""
+    flags = state.pending.flags if state.pending is not None else None
+    return ", ".join(flags) if flags else None
 
 
 def _by_rank(texts: dict[str, str]) -> str:

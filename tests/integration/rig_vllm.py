@@ -25,6 +25,7 @@ INSTALL = Path(__file__).with_name("install_vllm.sh")
 VERSION = "0.32.0"
 BOOT = 300.0
 """Seconds a boot may take; 22 to 57 were measured on two busy cores."""
+_SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 _SHARED = re.compile(r"(/dev/shm/\S+)")
 _COMMON = {
     "vocab_size": 259,
@@ -112,16 +113,7 @@ def write_model(folder: Path, name: str) -> Path:
         ("config.json", MODELS[name]),
         ("generation_config.json", {key: _COMMON[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}),
         ("tokenizer.json", _tokenizer()),
-        (
-            "tokenizer_config.json",
-            {
-                "tokenizer_class": "PreTrainedTokenizerFast",
-                "bos_token": "<s>",
-                "eos_token": "</s>",
-                "unk_token": "<unk>",
-                "model_max_length": 2048,
-            },
-        ),
+        ("tokenizer_config.json", {"tokenizer_class": "PreTrainedTokenizerFast", "model_max_length": 2048, **_SPECIAL}),
     ):
         (model / file).write_text(json.dumps(content), encoding="utf-8")
     return model

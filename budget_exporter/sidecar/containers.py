@@ -194,8 +194,9 @@ def _sighting(own: Container) -> EngineSighting | None:
     unit = _unit(own)
     return EngineSighting(
         source=NAME,
-        # Its PID is none of ours: the container and the moment of its start make it what it is.
-        main=ProcessKey(own.pid, int(own.started_at * 1000), own.id),
+        # Its PID means another process to us, or none, and no process has PID 0: whoever looks there finds nothing.
+        # The container and the moment of its start make it what it is.
+        main=ProcessKey(0, int(own.started_at * 1000), own.id),
         started_at=own.started_at,
         argv=own.argv,
         environ=own.environ,

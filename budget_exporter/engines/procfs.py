@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from budget_exporter.engines._config_reader import read_config
+from budget_exporter.engines._pods import ENVIRON as POD_ENVIRON, PodNames
 from budget_exporter.engines._proc import Proc, Stat
 from budget_exporter.engines._titles import is_ray_worker, rank_of, title_of
 from budget_exporter.engines.arguments import ENVIRON_ALLOWED, server_arguments, shape
@@ -45,6 +46,8 @@ class _Kept:
     environ: Mapping[str, str] | None
     places: Mapping[str, str] | None
     """Variables that say where models lie: they go no further than to the reader of models."""
+    pod: Mapping[str, str] | None
+    """Variables that say which container of a pod it is."""
     cwd: str | None
     inner_pid: int | None
     on_ray: bool
@@ -73,6 +76,7 @@ class ProcfsSource:
         self._seen: dict[int, _Seen] = {}
         self._kept: dict[ProcessKey, _Kept] = {}
         self._models = ModelReader(roots.procfs)
+        self._pods = PodNames(roots.rootfs)
         self._ticks = os.sysconf("SC_CLK_TCK")
 
     def find(self) -> tuple[list[EngineSighting], list[str]]:
@@ -108,6 +112,7 @@ class ProcfsSource:
         alive = {sighting.main for sighting in sightings}
         self._kept = {key: kept for key, kept in self._kept.items() if key in alive}
         self._models.keep(alive)
+        self._pods.keep(frozenset(sighting.container_id for sighting in sightings if sighting.container_id))
         return sightings, faults
 
     def _scan(self) -> dict[int, Stat]:
@@ -143,10 +148,11 @@ class ProcfsSource:
             return kept, ""
         found, fault = self._environ(key.pid)
         environ, places = _apart(found, ENVIRON_ALLOWED), _apart(found, MODEL_ENVIRON)
+        pod = _apart(found, POD_ENVIRON)
         started = booted + key.start_ticks / self._ticks if kept is None else kept.started_at
         cwd = self._proc.cwd(key.pid)
         on_ray = self._on_ray(key.pid, environ, cwd)
-        kept = _Kept(started, environ, places, cwd, self._proc.inner_pid(key.pid), on_ray)
+        kept = _Kept(started, environ, places, pod, cwd, self._proc.inner_pid(key.pid), on_ray)
         self._kept[key] = kept
         return kept, fault
 
@@ -164,7 +170,7 @@ class ProcfsSource:
     def _environ(self, pid: int) -> tuple[dict[str, str] | None, str]:
         where = f"{self._proc.root}/{pid}/environ of a vLLM server"
         try:
-            return self._proc.environ(pid, ENVIRON_ALLOWED | MODEL_ENVIRON), ""
+            return self._proc.environ(pid, ENVIRON_ALLOWED | MODEL_ENVIRON | POD_ENVIRON), ""
         except PermissionError:
             return None, f"{where}: permission denied, needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
         except (FileNotFoundError, ProcessLookupError):
@@ -178,7 +184,7 @@ class ProcfsSource:
     def _sighting(
         self, key: ProcessKey, kept: _Kept, ancestors: list[tuple[int, str]], workers: tuple[Worker, ...]
     ) -> EngineSighting:
-        by = supervised(self._proc, ancestors, kept.environ)
+        by = self._pods.told(supervised(self._proc, ancestors, kept.environ), kept.pod)
         argv = self._seen[key.pid].argv or ()
         return EngineSighting(
             source=self.name,

@@ -24,6 +24,8 @@ class Entries:
     def __init__(self) -> None:
         self._rest = bytearray()
         self._dropping = False
+        self._parts: dict[str, bytes] = {}
+        """By stream: what a container engine has sent of a line above 16 KiB."""
 
     def feed(self, chunk: bytes) -> list[Record]:
         """Return the records whose end is in ``chunk``."""
@@ -34,7 +36,7 @@ class Entries:
             entry = b"" if self._dropping else bytes(self._rest)
             self._rest.clear()
             self._dropping = False
-            record = _record(entry)
+            record = self._record(entry)
             if record is not None:
                 records.append(record)
         self._keep(rest)
@@ -47,27 +49,35 @@ class Entries:
         if not self._dropping:
             self._rest += part
 
+    def _record(self, entry: bytes) -> Record | None:
+        fields = _fields(entry)
+        message = _bytes(fields.get("MESSAGE"))
+        cursor = fields.get("__CURSOR")
+        if message is None or not isinstance(cursor, str):
+            return None
+        stream = _STREAMS.get(_text(fields.get("PRIORITY")), "")
+        if self._parts:
+            message = self._parts.pop(stream, b"") + message
+        if fields.get("CONTAINER_PARTIAL_MESSAGE") == "true":
+            self._parts[stream] = message[:_MESSAGE]
+            return None
+        message = message.rstrip(b"\n")
+        return Record(
+            data=message[:_MESSAGE],
+            cursor=cursor,
+            at=_time(fields),
+            pid=_number(fields.get("_PID")),
+            stream=stream,
+            cut=len(message) > _MESSAGE,
+        )
 
-def _record(entry: bytes) -> Record | None:
+
+def _fields(entry: bytes) -> Mapping[str, Any]:
     try:
         fields: Any = json.loads(entry)
     except (ValueError, RecursionError):
-        return None
-    if not isinstance(fields, dict):
-        return None
-    message = _bytes(fields.get("MESSAGE"))
-    cursor = fields.get("__CURSOR")
-    if message is None or not isinstance(cursor, str):
-        return None
-    message = message.rstrip(b"\n")
-    return Record(
-        data=message[:_MESSAGE],
-        cursor=cursor,
-        at=_time(fields),
-        pid=_number(fields.get("_PID")),
-        stream=_STREAMS.get(_text(fields.get("PRIORITY")), ""),
-        cut=len(message) > _MESSAGE,
-    )
+        return {}
+    return fields if isinstance(fields, dict) else {}
 
 
 def _bytes(value: Any) -> bytes | None:

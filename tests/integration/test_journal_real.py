@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
+import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
@@ -97,7 +101,13 @@ class Following:
 
 @asynccontextmanager
 async def following(rig: SystemdRig, target: LogTarget, cursor: str | None = None) -> AsyncIterator[Following]:
-    batches = source(Roots(rootfs=rig.rootfs)).batches(target, cursor)
+    async with following_at(rig.rootfs, target, cursor) as log:
+        yield log
+
+
+@asynccontextmanager
+async def following_at(rootfs: Path, target: LogTarget, cursor: str | None = None) -> AsyncIterator[Following]:
+    batches = source(Roots(rootfs=rootfs)).batches(target, cursor)
     try:
         yield Following(batches)
     finally:
@@ -185,6 +195,121 @@ async def test_only_the_container_that_was_asked_for_is_followed(systemd_rig: Sy
     async with following(systemd_rig, LogTarget("tiny", container="c-mine")) as log:
         assert await log.until(1) == [b"mine"]
     assert log.records[0].stream == "stderr"
+
+
+async def test_a_container_is_known_by_its_id_too(systemd_rig: SystemdRig) -> None:
+    whole = "ab12" * 16
+    send(systemd_rig, MESSAGE="mine", CONTAINER_NAME="c-id", CONTAINER_ID=whole[:12], CONTAINER_ID_FULL=whole)
+    for target in (LogTarget("tiny", container_id=whole), LogTarget("tiny", container=whole[:12])):
+        async with following(systemd_rig, target) as log:
+            assert await log.until(1) == [b"mine"]
+
+
+async def test_a_long_line_that_a_container_engine_sent_in_parts_is_one(systemd_rig: SystemdRig) -> None:
+    entries = [
+        {"MESSAGE": "one ", "CONTAINER_NAME": "c-parts", "PRIORITY": "6", "CONTAINER_PARTIAL_MESSAGE": "true"},
+        {"MESSAGE": "other", "CONTAINER_NAME": "c-parts", "PRIORITY": "3"},
+        {"MESSAGE": "two", "CONTAINER_NAME": "c-parts", "PRIORITY": "6"},
+    ]
+    send_all(systemd_rig, entries)
+    async with following(systemd_rig, LogTarget("tiny", container="c-parts")) as log:
+        assert await log.until(2) == [b"other", b"one two"]
+
+
+async def test_where_the_entry_of_a_cursor_is_gone_the_next_one_is_not_left_out(systemd_rig: SystemdRig) -> None:
+    """journalctl's own --after-cursor would: the place of another container's entry stands for a deleted one."""
+    send(systemd_rig, MESSAGE="gone", CONTAINER_NAME="c-gone")
+    async with following(systemd_rig, LogTarget("tiny", container="c-gone")) as log:
+        await log.until(1)
+    send_all(systemd_rig, [{"MESSAGE": f"line {number}", "CONTAINER_NAME": "c-after"} for number in range(5)])
+    async with following(systemd_rig, LogTarget("tiny", container="c-after"), log.records[0].cursor) as again:
+        assert await again.until(5) == [f"line {number}".encode() for number in range(5)]
+
+
+async def test_a_burst_after_a_cursor_loses_nothing(systemd_rig: SystemdRig) -> None:
+    send(systemd_rig, MESSAGE="first", CONTAINER_NAME="c-burst")
+    target = LogTarget("tiny", container="c-burst")
+    async with following(systemd_rig, target) as log:
+        await log.until(1)
+    async with following(systemd_rig, target, log.records[0].cursor) as again:
+        await again.caught_up()
+        lines = [f"line {number}" for number in range(50)]
+        send_all(systemd_rig, [{"MESSAGE": line, "CONTAINER_NAME": "c-burst"} for line in lines])
+        assert await again.until(50) == [line.encode() for line in lines]
+
+
+async def test_a_journalctl_that_hangs_does_not_seem_quiet(systemd_rig: SystemdRig) -> None:
+    batches = source(Roots(rootfs=systemd_rig.rootfs)).batches(LogTarget("tiny", container="c-hang"), None)
+    try:
+        async with asyncio.timeout(DEADLINE):
+            assert [await anext(batches), await anext(batches)] == [[], []]
+        (child,) = children()
+        os.kill(child, signal.SIGSTOP)
+        waiting = asyncio.ensure_future(anext(batches))
+        done, _ = await asyncio.wait({waiting}, timeout=5)
+        assert not done
+        os.kill(child, signal.SIGCONT)
+        async with asyncio.timeout(DEADLINE):
+            assert await waiting == []
+    finally:
+        await batches.aclose()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("partly", [False, True])
+def test_a_journal_that_may_not_be_seen_in_full_is_denied_and_not_quiet(
+    systemd_rig: SystemdRig, tmp_path: Path, partly: bool
+) -> None:
+    """As nobody, who may read no journal, or one of those there are."""
+    send(systemd_rig, MESSAGE="mine", CONTAINER_NAME="c-denied")
+    systemd_rig.shell("journalctl", "--sync")
+    places = [systemd_rig.rootfs / "var/log/journal", systemd_rig.rootfs / "run/log/journal"]
+    kept = next(journal for place in places for journal in place.glob("*/system.journal"))
+    root = Path(tempfile.mkdtemp(prefix="budget-journal-", dir="/tmp"))  # pytest's own is closed to others
+    try:
+        place = root / "var/log/journal" / kept.parent.name
+        place.mkdir(parents=True)
+        shutil.copyfile(kept, place / "system.journal")
+        if partly:
+            shutil.copyfile(kept, place / "user-65534.journal")
+        root.chmod(0o755)
+        (place / "system.journal").chmod(0o640)
+        container = "c-elsewhere" if partly else "c-denied"
+        why = as_nobody(root, LogTarget("tiny", container=container))
+        assert why.startswith("SourceDenied: ")
+        assert "Needs the group systemd-journal or CAP_DAC_READ_SEARCH" in why
+        if partly:
+            assert as_nobody(root, LogTarget("tiny", container="c-denied")) == "[b'mine']"
+    finally:
+        shutil.rmtree(root)
+
+
+def as_nobody(rootfs: Path, target: LogTarget) -> str:
+    """Return what a process without rights gets as its first batch, or the error it gets."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os.setgroups([])
+            os.setgid(65534)
+            os.setuid(65534)
+            os.write(writing, asyncio.new_event_loop().run_until_complete(first_of(rootfs, target)).encode())
+        finally:
+            os._exit(0)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as answer:
+        text = answer.read().decode()
+    os.waitpid(pid, 0)
+    return text
+
+
+async def first_of(rootfs: Path, target: LogTarget) -> str:
+    try:
+        async with following_at(rootfs, target) as log, asyncio.timeout(DEADLINE):
+            while not log.records:
+                log.records += await anext(log._batches)
+            return str(log.said())
+    except (SourceError, TimeoutError) as error:
+        return f"{type(error).__name__}: {error}"
 
 
 async def test_a_crashing_engine_is_read_from_the_journal(

@@ -40,7 +40,9 @@ _ALLOCATED = (
 )
 _SLACK = re.compile(rf"(?P<n>{_N})\s?(?P<u>{_U}) is reserved by PyTorch but unallocated")
 _RESERVED = re.compile(rf"(?P<n>{_N})\s?(?P<u>{_U}) reserved in total")
-_DEVICE = re.compile(r"(?:GPU|NPU|XPU|HPU|MLU|SDAA) (\d{1,4})(?: has a total|;)|\bcuda:(\d{1,4})\b")
+_DEVICE = re.compile(
+    r"(?:GPU|NPU|XPU|HPU|MLU|SDAA) ([0-9]{1,4})(?: has a total|;)|\bcuda:([0-9]{1,4})(?=[\s();]|,\s|$)"
+)
 
 
 def _first(text: str, *patterns: re.Pattern[str]) -> re.Match[str] | None:
@@ -91,7 +93,7 @@ _TORCH = (
     Pattern(r"Tried to allocate", re.compile(rf"(?:out of memory\W+)?Tried to allocate {_N}\s?{_U}[^\n]*"), _torch),
     Pattern(
         "CUDA Error: out of memory at",
-        re.compile(r"CUDA Error: out of memory at \S{0,300}cumem_allocator\S{0,20}?:(?P<source_line>\d{1,6})?"),
+        re.compile(r"CUDA Error: out of memory at \S{0,300}cumem_allocator\S{0,20}?:(?P<source_line>[0-9]{1,6})?"),
         lambda _: (Death("root"), Mark("cumem")),
         budget=False,
     ),

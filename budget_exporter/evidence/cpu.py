@@ -69,7 +69,7 @@ PATTERNS = (
     Pattern(_SET, re.compile(rf"Explicitly set \((?P<kv_reserved>{_N})/(?P<size_at_init>{_N})\) {_SET}"), _available),
     Pattern(_SET, re.compile(rf"with (?P<requested>{_N}) GiB requested memory for the worker"), sizes),
     Pattern(_SET, re.compile(rf"(?P<consumed>{_N}) GiB memory was consumed by non-kv usages"), sizes),
-    Pattern(_SET, re.compile(rf"{_SET} (?P<node>{_I})(?=[.,\s])"), _node),
+    Pattern(_SET, re.compile(rf"{_SET} (?P<node>{_I})(?=[.,]?\s)"), _node),
     Pattern(
         _SHORT,
         re.compile(

@@ -29,7 +29,7 @@ __all__ = ["PATTERNS"]
 
 _N = NUMBER
 _I = INTEGER
-_DEVICE = re.compile(r"\bcuda:(\d{1,4})(?=[\s(),;]|$)")
+_DEVICE = re.compile(r"\bcuda:([0-9]{1,4})(?=[\s();]|,\s|$)")
 
 
 def _local_rank(text: str) -> int | None:
@@ -56,7 +56,7 @@ def _too_few_tokens(match: re.Match[str]) -> Iterable[Statement]:
 
 def _assert(match: re.Match[str]) -> Iterable[Statement]:
     yield Death("root", "profile_assert", "profiling", free=figure(match["free"], match["free_u"]))
-    yield RankFact("free_at_init", figure(match["free_at_init"], match["free_u"]))
+    yield RankFact("free_at_init", figure(match["free_at_init"], match["free_at_init_u"] or match["free_u"]))
 
 
 def _always(*said: Statement) -> Callable[[re.Match[str]], Iterable[Statement]]:
@@ -115,8 +115,9 @@ _ROOTS = (
     Pattern(
         r"Error in memory profiling",
         re.compile(
-            rf"Error in memory profiling\. Initial free memory (?P<free_at_init>{_N})(?:\s?(?:GiB|bytes))?,\s+"
-            rf"current free memory (?P<free>{_N})\s?(?P<free_u>GiB|bytes)(?=[.\s])"
+            rf"Error in memory profiling\. Initial free memory (?P<free_at_init>{_N})"
+            r"(?:\s?(?P<free_at_init_u>GiB|bytes))?,\s+"
+            rf"current free memory (?P<free>{_N})\s?(?P<free_u>GiB|bytes)(?=\.?\s)"
         ),
         _assert,
     ),

@@ -50,7 +50,7 @@ _BUDGET = (
     _row("memory utilization", rf"utilization (?:is )?\({_N}, (?P<requested>{_N})\s?GiB\)"),
     _row("Requested memory:", rf"Requested memory: (?P<utilization>{_N}) \(util\)"),
     _row("x gpu_memory_utilization", rf"x gpu_memory_utilization \((?P<utilization>{_N})\)"),
-    _row("gpu_memory_utilization=", rf"[\s,(]gpu_memory_utilization=(?P<utilization>{_N})(?=[\s,)])"),
+    _row("gpu_memory_utilization=", rf"[\s,(]gpu_memory_utilization=(?P<utilization>{_N})(?=,?[\s)])"),
     _row("Total non KV cache memory", rf"Total non KV cache memory: {_size('non_kv')}"),
     _row("Free memory after profiling", rf"after profiling: {_size('free_after_profile')} \(total\)"),
     _row("Free memory after profiling", rf"\(total\), {_size('free_within_requested')} \(within requested\)"),
@@ -76,8 +76,14 @@ _POOL = (
     ),
 )
 _PLAN = (
-    _row("overhead planned", rf"overhead planned {_N} GiB, measured {_N} GiB \(\+?(?P<overhead_drift>{_SIGNED})\)"),
-    _row("KV planned", rf"planned {_I} B/token, measured {_I} B/token \(\+?(?P<kv_bytes_per_token_drift>{_SIGNED})\)"),
+    _row(
+        "overhead planned",
+        rf"overhead planned {_N} GiB, measured {_N} GiB \((?:\+(?!-))?(?P<overhead_drift>{_SIGNED})\)",
+    ),
+    _row(
+        "KV planned",
+        rf"planned {_I} B/token, measured {_I} B/token \((?:\+(?!-))?(?P<kv_bytes_per_token_drift>{_SIGNED})\)",
+    ),
     _row("torch reserved", rf"torch reserved {_size('torch_reserved')}, torch allocated {_size('torch_allocated')}"),
     _row("torch reserved", rf"torch allocated {_N} {_U}, non-torch {_size('non_torch')}"),
     _row("before load: non-torch", rf"before load: non-torch {_size('non_torch_before_load')}"),
@@ -124,7 +130,7 @@ _RUNNING = (
     _row("to wake up", rf"It took (?P<wake_seconds>{_N}) seconds to wake up"),
     _row("Running: ", rf"Running: (?P<requests_running>{_I}) reqs"),
     _row("Waiting: ", rf"Waiting: (?P<requests_waiting>{_I}) reqs"),
-    _row("KV cache usage: ", rf"KV cache usage: (?P<kv_usage>{_N})%"),
+    _row("KV cache usage: ", rf"KV cache usage: (?P<kv_usage>{_N})%(?![\d.])"),
     _row("num_running_reqs=", rf"num_running_reqs=(?P<requests_running>{_I})(?=[,)])"),
     _row("num_waiting_reqs=", rf"num_waiting_reqs=(?P<requests_waiting>{_I})(?=[,)])"),
     _row("kv_cache_usage=", r"kv_cache_usage=(?P<kv_usage>[0-9](?:\.[0-9]{1,24})?)(?=[,)])"),

@@ -88,14 +88,14 @@ def _frame(match: re.Match[str]) -> Iterable[Statement]:
 
 
 def _line(lead: str, name: str, phase: Phase) -> Pattern:
-    body = rf"(?:, line (?P<frame_line>\d{{1,7}}))?(?:{lead})"
+    body = rf"(?:, line (?P<frame_line>[0-9]{{1,7}}))?(?:{lead})"
     return Pattern(lead, re.compile(body), lambda _: (Mark(name, phase),), budget=False)
 
 
 PATTERNS = (
     Pattern(
         rf", in (?:{'|'.join((*FRAMES, *RUNNING))})(?!\w)",
-        re.compile(r"(?:, line (?P<frame_line>\d{1,7}))?, in (?P<name>\w{1,80})\s*\n"),
+        re.compile(r"(?:, line (?P<frame_line>[0-9]{1,7}))?, in (?P<name>\w{1,80})\s*\n"),
         _frame,
         budget=False,
     ),

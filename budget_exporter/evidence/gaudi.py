@@ -44,7 +44,7 @@ _STEPS: tuple[tuple[str, str, str, Phase], ...] = (
 
 
 def _size(name: str) -> str:
-    return rf"(?P<{name}>{_N})\s?(?P<{name}_u>(?:[KMGT]i)?B)(?![A-Za-z])"
+    return rf"(?P<{name}>{_N})\s?(?P<{name}_u>(?:[KMGT]i)?B)(?![A-Za-z0-9]|[.,]+[0-9])"
 
 
 def _printed(number: str, unit: str) -> Printed:
@@ -125,14 +125,14 @@ _BUDGET = (
     Pattern(_FREE, re.compile(rf"{_size('dummy_block')} reserved for KV cache dummy block(?=\s)"), _sizes),
     Pattern(
         _FREE,
-        re.compile(rf"{_size('kv_available')} reserved for (?:usable KV cache(?!\w)|KV cache(?=\W*\n))"),
+        re.compile(rf"{_size('kv_available')} reserved for (?:usable KV cache(?!\w)|KV cache(?=[.\s]*\n))"),
         _sizes,
     ),
     Pattern(
         "HPU hybrid cache",
         re.compile(
             rf"HPU hybrid cache: reducing available KV cache memory by {_N}% "
-            r"\(factor=(?P<hybrid_factor>[01]\.\d{3})\)",
+            r"\(factor=(?P<hybrid_factor>[01]\.[0-9]{3})\)",
         ),
         _ratios,
     ),
@@ -208,7 +208,7 @@ _DEATHS = (
     Pattern(
         "Allocation failed for size",
         re.compile(
-            rf"(?:\[Rank:(?P<rank>\d{{1,6}})\] )?FATAL ERROR :: MODULE:\w{{1,24}} "
+            rf"(?:\[Rank:(?P<rank>[0-9]{{1,6}})\] )?FATAL ERROR :: MODULE:\w{{1,24}} "
             rf"Allocation failed for size::(?P<tried>{_I})(?=\s)"
         ),
         _failed,
@@ -217,7 +217,7 @@ _DEATHS = (
     Pattern(
         "workspace Allocation of size",
         re.compile(
-            rf"(?:\[Rank:(?P<rank>\d{{1,6}})\] )?FATAL ERROR :: MODULE:\w{{1,24}} "
+            rf"(?:\[Rank:(?P<rank>[0-9]{{1,6}})\] )?FATAL ERROR :: MODULE:\w{{1,24}} "
             rf"workspace Allocation of size ::(?P<tried>{_I}) failed"
         ),
         _failed,

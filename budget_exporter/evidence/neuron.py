@@ -28,8 +28,8 @@ __all__ = ["PATTERNS"]
 
 _N = NUMBER
 _I = INTEGER
-_SIGNED = r"(?<![\d.,\u2010-\u2015-])-?\d{1,15}(?![.,]?\d)"
-_NRT = r"(?:[KMG]?B)(?![A-Za-z])"
+_SIGNED = r"(?<![^\s=(])-?[0-9]{1,15}(?![.,]?\w)"
+_NRT = r"(?:[KMG]?B)(?![A-Za-z0-9]|[.,]+[0-9])"
 _KINDS = (
     "total",
     "model code",
@@ -145,7 +145,7 @@ _BUDGET = (
     _row(_HEURISTIC, rf"total_budget=(?P<requested>{_N}) GiB"),
     _row(_HEURISTIC, rf"total_hbm=(?P<size_at_init>{_N}) GiB"),
     _row(_HEURISTIC, rf"bytes_used=(?P<weights>{_N}) GiB"),
-    Pattern(_HEURISTIC, re.compile(r"cap_fraction=(?P<kv_cap_fraction>\d\.\d{2})(?=\))"), _fraction),
+    Pattern(_HEURISTIC, re.compile(r"cap_fraction=(?P<kv_cap_fraction>[0-9]\.[0-9]{2})(?=\))"), _fraction),
     Pattern(_HEURISTIC, re.compile(rf"effective=(?P<kv_available>{_N}) GiB"), _available),
     _row(_SHARE, rf"(?P<size_at_init>{_N}) GiB total \S {_N}% gpu"),
     _row(_SHARE, rf"gpu_memory_utilization - (?P<weights>{_N}) GiB used"),
@@ -190,13 +190,15 @@ _DEATHS = (
     ),
     Pattern(
         "reported unusable memory stats",
-        re.compile(rf"reported unusable memory stats: used=(?P<used>{_SIGNED}), free=(?P<free>{_SIGNED})(?=\W*\n)"),
+        re.compile(
+            rf"reported unusable memory stats: used=(?P<used>{_SIGNED}), free=(?P<free>{_SIGNED})(?=[\s\"')]*\n)"
+        ),
         _unusable,
         budget=False,
     ),
     Pattern(
         "Failed to alloc DEVICE",
-        re.compile(rf"Failed to alloc DEVICE memory: (?P<tried>{_I})(?=\W*\n)"),
+        re.compile(rf"Failed to alloc DEVICE memory: (?P<tried>{_I})(?=\s*\n)"),
         _tried,
         budget=False,
     ),
@@ -210,7 +212,8 @@ _DEATHS = (
         "Failed to allocate",
         re.compile(
             rf"Failed to allocate (?P<tried>{_N})\s?(?P<tried_u>{_NRT}) "
-            r"\((?:alignment: [\w.]{1,24}, )?usage: [a-z ]{1,40}\) on ND ?(?P<nd>\d{1,4}):NC (?P<nc>\d{1,4})(?!\d)"
+            rf"\((?:alignment: [\w.]{{1,24}}, )?usage: [a-z ]{{1,40}}\) on ND ?(?P<nd>[0-9]{{1,4}}):"
+            rf"NC (?P<nc>{_I})(?=[\s,.)]|$)"
         ),
         _tried,
         budget=False,

@@ -99,6 +99,8 @@ class Sentences:
             if whole is not None:
                 self._held = None
                 return whole, held.line
+        elif _digit(held.glued[-1:]):
+            held.left = 0  # The rest of its last number may stand in what another process wrote.
         if held.left <= 0 or len(held.glued) > _CHARACTERS:
             self._drop()
         return None

@@ -10,6 +10,7 @@ from budget_exporter.facts.boot import Cause, GraphProfile, Phase, Printed
 from budget_exporter.units import printed_bytes, rounding_of
 
 __all__ = [
+    "GIB",
     "INTEGER",
     "NUMBER",
     "SIZE",
@@ -29,14 +30,21 @@ __all__ = [
     "sizes",
 ]
 
-NUMBER = r"(?:(?<![\d.,\u2010-\u2015-])|(?<=,)(?=-))-?(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?:\.[0-9]{1,15})?"
+_ALONE = r"(?<![^\s(\[{<>=:;/|\"'#~\u00d7])"
+"""Where a number may begin: what stands in another place (1.29 of 31.29, 3 of 1e-3, 5 of 4%5) is a part of one."""
+NUMBER = rf"(?:{_ALONE}|(?<=,)(?=-))-?(?:[0-9]{{1,3}}(?:,[0-9]{{3}}){{1,5}}|[0-9]{{1,15}})(?:\.[0-9]{{1,15}})?"
 """
 A printed number with its sign; no dash before it may be left out. Not ``[\\d,]+``, which takes the comma of
 ``# GPU blocks: 378, # CPU``.
 """
-INTEGER = r"(?<![\d.,\u2010-\u2015-])(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?![.,]?\d)"
-"""A printed count."""
-SIZE = r"(?:[KMGT]i?B|bytes|B)(?![A-Za-z])"
+INTEGER = (
+    _ALONE
+    + r"(?:[0-9]{1,3}(?:,[0-9]{3}){1,5}|[0-9]{1,15})(?![0-9_%]|[.,]+[\w-]|[-+\u2010-\u2015\u2212]|[eE][-+]?[0-9])"
+)
+"""A printed count: nothing behind it makes it a part of something longer, but a unit may be glued to it."""
+GIB = r"\s?GiB(?![0-9a-z]|[.,]+[0-9])"
+"""The unit of a figure that is always in GiB; another process's line may be glued to it (``GiBINFO``)."""
+SIZE = r"(?:[KMGT]i?B|bytes|B)(?![A-Za-z0-9]|[.,]+[0-9])"
 """A unit that is complete: ``Gi`` of a line cut short is none."""
 _UNITS = {"bytes": "B", "KB": "KiB", "MB": "MiB", "GB": "GiB", "TB": "TiB"}
 """Old releases print GB and mean 2**30 (``Loading model weights took 5.2032 GB``, vLLM <= 0.7)."""
@@ -154,7 +162,7 @@ class Reading:
 _ECHO = re.compile(r"^\s*(?:f?[\"']|raise |logger\.|File \"|return |assert )|%[sd.]|\{[a-z_]|\.format\(")
 
 
-_NUMERAL = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NUMERAL = re.compile(r"-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?", re.ASCII)
 _PRINTED_UNIT = re.compile(
     r"(?:/-?[\d.,]+)?\s?(?P<unit>[KMGT]i?B|bytes|B/token|B|tokens/s|tokens?|blocks?|slots?|secs?|seconds|reqs|x|%|[KMG]|s)"
     r"(?![A-Za-z/])"

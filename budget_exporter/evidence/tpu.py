@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterable
 
 from budget_exporter.evidence.statements import (
+    GIB,
     INTEGER,
     NUMBER,
     BootFact,
@@ -41,7 +42,7 @@ _STAGES: tuple[tuple[str, str, Phase], ...] = (
 
 
 def _xla(name: str) -> str:
-    return rf"(?P<{name}>{_N})(?P<{name}_u>[KMGT]B?|B)(?![A-Za-z])"
+    return rf"(?P<{name}>{_N})(?P<{name}_u>[KMGT]B?|B)(?![A-Za-z0-9]|[.,]+[0-9])"
 
 
 def _figure(match: re.Match[str], name: str) -> Printed:
@@ -101,7 +102,7 @@ _LINES = (
         r"Memory statistics \|",
         re.compile(
             rf"total_hbm_limit_gb=(?P<chips_limit>{_N})GiB \| total_hbm_limit_cap_gb=(?P<chips_requested>{_N})GiB \| "
-            rf"total_hbm_used_gb=(?P<chips_used>{_N})GiB \| total_hbm_avail_gb=(?P<chips_available>{_N})GiB"
+            rf"total_hbm_used_gb=(?P<chips_used>{_N})GiB \| total_hbm_avail_gb=(?P<chips_available>{_N}){GIB}"
         ),
         _statistics,
     ),
@@ -109,7 +110,7 @@ _LINES = (
         "total_hbm_used_gb=",
         re.compile(
             rf"total_hbm_used_gb=(?P<chips_used>{_N})GiB exceeds total_hbm_limit(?:_cap)?_gb="
-            rf"(?P<chips_requested>{_N})GiB by (?P<chips_missing>{_N})GiB"
+            rf"(?P<chips_requested>{_N})GiB by (?P<chips_missing>{_N}){GIB}"
         ),
         _above_cap,
     ),

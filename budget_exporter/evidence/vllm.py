@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from budget_exporter.evidence import vllm_graphs
 from budget_exporter.evidence.arguments_line import named_args
 from budget_exporter.evidence.statements import (
+    GIB,
     INTEGER,
     NUMBER,
     BootFact,
@@ -28,6 +29,7 @@ __all__ = ["PATTERNS"]
 
 _N = NUMBER
 _I = INTEGER
+_G = GIB
 
 
 def _row(lead: str, body: str) -> Pattern:
@@ -103,7 +105,7 @@ def _loaded(match: re.Match[str]) -> Iterable[Statement]:
     yield from sizes(match)
 
 
-_SNAPSHOT = rf"(?P<free_at_init>{_N})/(?P<size_at_init>{_N})\s?GiB"
+_SNAPSHOT = rf"(?P<free_at_init>{_N})/(?P<size_at_init>{_N}){_G}"
 _DEVICE = "Free memory on device"
 _DEVICES = ("GPU", "cuda", "CUDA", "rocm", "hpu", "HPU", "xpu", "XPU", "TPU", "tpu", "npu", "NPU", "neuron")
 """How a line of blocks names what it counts them on: ``GPU`` up to 0.6, the platform's own name after."""
@@ -127,15 +129,15 @@ _IDENTITY = (
     Pattern("non-default args", re.compile(r"non-default args: (?P<args>\{.*)"), _args, budget=False),
     Pattern(
         r"LLM engine \(v",
-        re.compile(r"Initializing an? (?:(?P<core>V\d) )?LLM engine \(v(?P<version>[^)\s]{1,80})\)"),
+        re.compile(r"Initializing an? (?:(?P<core>V\d) )?LLM engine \(v(?P<version>\d[^)\s]{0,79})\)"),
         _engine,
         budget=False,
     ),
     Pattern(
         r"LLM engine \(v",
         re.compile(
-            r"[ (](?:max_seq_len=(?P<max_model_len>\d{1,12})|tensor_parallel_size=(?P<tp>\d{1,12})"
-            r"|pipeline_parallel_size=(?P<pp>\d{1,12})),"
+            r"[ (](?:max_seq_len=(?P<max_model_len>[0-9]{1,12})|tensor_parallel_size=(?P<tp>[0-9]{1,12})"
+            r"|pipeline_parallel_size=(?P<pp>[0-9]{1,12})),(?=\s)"
         ),
         _config,
         budget=False,
@@ -149,7 +151,7 @@ _IDENTITY = (
     ),
     Pattern(
         "Auto-fit max_model_len",
-        re.compile(r"Auto-fit max_model_len: .{0,80}? to (?P<max_model_len>\d{1,12})[\s.]"),
+        re.compile(r"Auto-fit max_model_len: .{0,80}? to (?P<max_model_len>[0-9]{1,12})[\s.]"),
         _length,
         budget=False,
     ),
@@ -159,42 +161,45 @@ _IDENTITY = (
         _runner,
         budget=False,
     ),
-    Pattern(r"local_rank=", re.compile(r"world_size=\d+ rank=(\d{1,6}) local_rank=\d+ "), _rank_of, budget=False),
-    Pattern("in world size", re.compile(r"rank (\d{1,6}) in world size \d+ is assigned as "), _rank_of, budget=False),
+    Pattern(r"local_rank=", re.compile(r"world_size=\d+ rank=([0-9]{1,6}) local_rank=\d+ "), _rank_of, budget=False),
+    Pattern(
+        "in world size", re.compile(r"rank ([0-9]{1,6}) in world size \d+ is assigned as "), _rank_of, budget=False
+    ),
 )
 _MEMORY = (
     Pattern(
         r"loading took|weights took",
         re.compile(
-            rf"(?:Model loading took|Loading model weights took) (?P<weights>{_N})\s?(?P<weights_u>GiB|GB|MiB)\b"
+            rf"(?:Model loading took|Loading model weights took) (?P<weights>{_N})\s?"
+            r"(?P<weights_u>GiB|GB|MiB)(?![A-Za-z0-9]|[.,]+[0-9])"
         ),
         _loaded,
     ),
-    _row("init memory snapshot", rf"free_memory=(?P<free_at_init>{_N})GiB, total_memory=(?P<size_at_init>{_N})GiB"),
-    _row("worker requested memory", rf"worker requested memory: (?P<requested>{_N})\s?GiB"),
-    _row("Initial free memory:", rf"Initial free memory: (?P<free_at_init>{_N})\s?GiB"),
-    _row("Initial free memory:", rf"Requested memory: {_N} \(util\), (?P<requested>{_N})\s?GiB"),
-    _row("Total non KV cache memory", rf"torch peak memory increase: (?P<activation>{_N})\s?GiB"),
-    _row("Total non KV cache memory", rf"non-torch forward increase memory: (?P<non_torch>{_N})\s?GiB"),
-    _row("Total non KV cache memory", rf"total consumed \(from mem_get_info\): (?P<consumed>{_N})\s?GiB"),
-    _row("Total non KV cache memory", rf"weights memory: (?P<weights>{_N})\s?GiB"),
-    _row("model weights take", rf"model weights take (?P<weights>{_N})\s?GiB"),
-    _row("model weights take", rf"non_torch_memory takes (?P<non_torch>{_N})\s?GiB"),
-    _row("model weights take", rf"activation peak memory takes (?P<activation>{_N})\s?GiB"),
-    _row("model weights take", rf"reserved for KV Cache is (?P<kv_available>{_N})\s?GiB"),
-    _row("total_gpu_memory=", rf"[\s,]total_gpu_memory=(?P<size_at_init>{_N})\s?GiB"),
-    _row("total_gpu_memory=", rf"[\s,]initial_memory_usage=(?P<used_at_init>{_N})\s?GiB"),
-    _row("total_gpu_memory=", rf"[\s,]peak_torch_memory=(?P<peak_torch>{_N})\s?GiB"),
-    _row("total_gpu_memory=", rf"[\s,]memory_usage_post_profile=(?P<used_after_profile>{_N})\s?GiB"),
-    _row("total_gpu_memory=", rf"[\s,]non_torch_memory=(?P<non_torch>{_N})\s?GiB"),
-    _row("total_gpu_memory=", rf"[\s,]kv_cache_size=(?P<kv_available>{_N})\s?GiB"),
+    _row("init memory snapshot", rf"free_memory=(?P<free_at_init>{_N}){_G}, total_memory=(?P<size_at_init>{_N}){_G}"),
+    _row("worker requested memory", rf"worker requested memory: (?P<requested>{_N}){_G}"),
+    _row("Initial free memory:", rf"Initial free memory: (?P<free_at_init>{_N}){_G}"),
+    _row("Initial free memory:", rf"Requested memory: {_N} \(util\), (?P<requested>{_N}){_G}"),
+    _row("Total non KV cache memory", rf"torch peak memory increase: (?P<activation>{_N}){_G}"),
+    _row("Total non KV cache memory", rf"non-torch forward increase memory: (?P<non_torch>{_N}){_G}"),
+    _row("Total non KV cache memory", rf"total consumed \(from mem_get_info\): (?P<consumed>{_N}){_G}"),
+    _row("Total non KV cache memory", rf"weights memory: (?P<weights>{_N}){_G}"),
+    _row("model weights take", rf"model weights take (?P<weights>{_N}){_G}"),
+    _row("model weights take", rf"non_torch_memory takes (?P<non_torch>{_N}){_G}"),
+    _row("model weights take", rf"activation peak memory takes (?P<activation>{_N}){_G}"),
+    _row("model weights take", rf"reserved for KV Cache is (?P<kv_available>{_N}){_G}"),
+    _row("total_gpu_memory=", rf"[\s,]total_gpu_memory=(?P<size_at_init>{_N}){_G}"),
+    _row("total_gpu_memory=", rf"[\s,]initial_memory_usage=(?P<used_at_init>{_N}){_G}"),
+    _row("total_gpu_memory=", rf"[\s,]peak_torch_memory=(?P<peak_torch>{_N}){_G}"),
+    _row("total_gpu_memory=", rf"[\s,]memory_usage_post_profile=(?P<used_after_profile>{_N}){_G}"),
+    _row("total_gpu_memory=", rf"[\s,]non_torch_memory=(?P<non_torch>{_N}){_G}"),
+    _row("total_gpu_memory=", rf"[\s,]kv_cache_size=(?P<kv_available>{_N}){_G}"),
     _row(
         "the current vLLM instance can use",
-        rf"total_gpu_memory \((?P<size_at_init>{_N})\s?GiB\) x gpu_memory_utilization \({_N}\) = "
-        rf"(?P<requested>{_N})\s?GiB",
+        rf"total_gpu_memory \((?P<size_at_init>{_N}){_G}\) x gpu_memory_utilization \({_N}\) = "
+        rf"(?P<requested>{_N}){_G}",
     ),
     _row(_DEVICE, rf"{_DEVICE}(?: \S{{1,40}})? \({_SNAPSHOT}(?=[) ])"),
-    _row(_DEVICE, rf"esired GPU memory utilization (?:is )?\({_N}, (?P<requested>{_N})\s?GiB\)"),
+    _row(_DEVICE, rf"esired GPU memory utilization (?:is )?\({_N}, (?P<requested>{_N}){_G}\)"),
     # The suggestion comes after the capture and before the sampler is warmed up.
     Pattern(
         "Current kv cache memory in use",
@@ -202,26 +207,26 @@ _MEMORY = (
         lambda _: (Mark("captured", "warming_up"),),
         budget=False,
     ),
-    _row(_DEVICE, rf"(?P<weights>{_N})\s?GiB for weights?,"),
-    _row(_DEVICE, rf"(?P<non_torch>{_N})\s?GiB for non-torch memory"),
-    _row(_DEVICE, rf"(?P<consumed>{_N})\s?GiB for consumed memory"),
-    _row(_DEVICE, rf"consumed memory.{{0,80}}?(?P<activation_and_estimate>{_N})\s?GiB for peak activation"),
-    _row(_DEVICE, rf"for weights?, (?P<activation_suggested>{_N})\s?GiB for peak activation"),
-    _row(_DEVICE, rf"(?P<graph_pool>{_N})\s?GiB for CUDAGraph memory"),
-    _row(_DEVICE, rf"kv cache memory in use is (?P<kv_in_use>{_N})\s?(?P<kv_in_use_u>GiB|bytes)(?=[.\s])"),
+    _row(_DEVICE, rf"(?P<weights>{_N}){_G} for weights?,"),
+    _row(_DEVICE, rf"(?P<non_torch>{_N}){_G} for non-torch memory"),
+    _row(_DEVICE, rf"(?P<consumed>{_N}){_G} for consumed memory"),
+    _row(_DEVICE, rf"consumed memory.{{0,80}}?(?P<activation_and_estimate>{_N}){_G} for peak activation"),
+    _row(_DEVICE, rf"for weights?, (?P<activation_suggested>{_N}){_G} for peak activation"),
+    _row(_DEVICE, rf"(?P<graph_pool>{_N}){_G} for CUDAGraph memory"),
+    _row(_DEVICE, rf"kv cache memory in use is (?P<kv_in_use>{_N})\s?(?P<kv_in_use_u>GiB|bytes)(?=\.?\s)"),
     Pattern(
         "memory for KV Cache",
         re.compile(
-            rf"Initial free memory (?P<free_at_init>{_N})\s?GiB,? "
-            rf"reserved (?P<kv_reserved>{_N})\s?GiB memory for KV Cache"
+            rf"Initial free memory (?P<free_at_init>{_N}){_G},? "
+            rf"reserved (?P<kv_reserved>{_N}){_G} memory for KV Cache"
         ),
         _available,
     ),
     Pattern(
-        "Available KV cache memory", re.compile(rf"Available KV cache memory: (?P<kv_available>{_N})\s?GiB"), _available
+        "Available KV cache memory", re.compile(rf"Available KV cache memory: (?P<kv_available>{_N}){_G}"), _available
     ),
-    _row("frontend multimodal decoding", rf"Reserving (?P<multimodal>{_N})\s?GiB of GPU memory for frontend"),
-    _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N})\s?GiB"),
+    _row("frontend multimodal decoding", rf"Reserving (?P<multimodal>{_N}){_G} of GPU memory for frontend"),
+    _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N}){_G}"),
     Pattern(
         "KV cache size:",
         re.compile(rf"(?:GPU|CPU|XPU)(?: \+ host)? KV cache size: (?P<kv_tokens>{_I}) tokens"),
@@ -234,7 +239,10 @@ _MEMORY = (
     ),
     Pattern(
         "Maximum concurrency",
-        re.compile(rf"Maximum concurrency for (?P<max_model_len>{_I}) tokens per request: (?P<kv_concurrency>{_N})x"),
+        re.compile(
+            rf"Maximum concurrency for (?P<max_model_len>{_I}) tokens per request: "
+            rf"(?P<kv_concurrency>{_N})x(?![0-9a-z]|[.,][0-9])"
+        ),
         _concurrency,
     ),
 )

@@ -30,7 +30,7 @@ _N = NUMBER
 
 def _graphs(match: re.Match[str]) -> Iterable[Statement]:
     yield Mark("profiling_graphs", "profiling")
-    yield BootFact("graphs", sum(int(number) for number in re.findall(r"=(\d+) \(", match[0])))
+    yield BootFact("graphs", sum(int(number) for number in re.findall(r"=([0-9]+) \(", match[0])))
 
 
 def _pool(match: re.Match[str]) -> Iterable[Statement]:
@@ -62,7 +62,7 @@ PATTERNS = (
         "Estimated FULL CUDA|Estimated PIECEWISE CUDA",
         re.compile(
             rf"Estimated (?P<mode>FULL|PIECEWISE) CUDA graph memory: (?P<first>{_N})\s?(?P<first_u>{SIZE}) "
-            rf"first-capture \+ \((?P<graphs>\d{{1,6}})-1\) \S (?P<per>{_N})\s?(?P<per_u>{SIZE}) per-graph"
+            rf"first-capture \+ \((?P<graphs>[0-9]{{1,6}})-1\) \S (?P<per>{_N})\s?(?P<per_u>{SIZE}) per-graph"
         ),
         _profiled,
     ),

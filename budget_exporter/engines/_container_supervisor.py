@@ -10,7 +10,7 @@ from pathlib import Path
 from budget_exporter.engines._daemon import Daemon
 from budget_exporter.engines._followed import Heard, inspect
 from budget_exporter.engines._inspected import supervision
-from budget_exporter.errors import SourceError
+from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.facts.container import Container, ContainerRuntime
 from budget_exporter.facts.engine import Supervision
 from budget_exporter.roots import Roots
@@ -45,8 +45,10 @@ class ContainerSupervisor:
         Raise SourceError where no daemon of this runtime can be asked, or several have a container of that name.
         """
         last: Supervision | None = None
+        before: Path | None = None
         while True:
-            socket = await self._home(unit)
+            socket = await self._home(unit, before)
+            before = socket or before
             if socket is None:
                 now = supervision(unit, self._runtime, None)
                 if now != last:
@@ -61,8 +63,8 @@ class ContainerSupervisor:
                         last = now
                         yield now
 
-    async def _home(self, unit: str) -> Path | None:
-        """Return the socket of the daemon that has the container, None where none has it."""
+    async def _home(self, unit: str, before: Path | None) -> Path | None:
+        """Return the socket of the daemon that has the container, None where none has it; ``before`` had it last."""
         homes, errors, asked = list[Path](), list[str](), False
         for socket in await asyncio.to_thread(self._roots.sockets):
             try:
@@ -73,7 +75,9 @@ class ContainerSupervisor:
                     if _named(await inspect(daemon, self._runtime, unit, None), unit) is not None:
                         homes.append(socket)
             except SourceError as error:
-                if _OTHER[self._runtime] not in socket.name:
+                # Where it was before it would be again, and not where we have no business.
+                elsewhere = before is not None and isinstance(error, SourceDenied)
+                if not elsewhere and _OTHER[self._runtime] not in socket.name:
                     errors.append(str(error))
         if len(homes) > 1:
             raise SourceError(f"several daemons have a container {unit!r}: {', '.join(map(str, homes))}")

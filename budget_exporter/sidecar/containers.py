@@ -11,7 +11,7 @@ from pathlib import Path
 
 from budget_exporter import sources
 from budget_exporter.engines import ContainerSource, arguments
-from budget_exporter.errors import SourceError
+from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.facts.container import Container
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
 from budget_exporter.facts.source import SourceHealth
@@ -37,6 +37,8 @@ _RUNTIMES = ("podman", "docker")
 class _Daemon:
     """One daemon: its containers as last told, and whether it is heard now."""
 
+    named: bool = False
+    """Whether the operator has named its socket."""
     containers: tuple[Container, ...] = ()
     heard: bool = False
     task: asyncio.Task[None] | None = field(default=None, repr=False)
@@ -46,6 +48,7 @@ class Containers:
     """All daemons; those that are not there cost nothing and are no fault."""
 
     def __init__(self, roots: Roots, off: frozenset[str], wake: Callable[[], None], interval: float) -> None:
+        self._named = frozenset(roots.container_sockets)
         self._source: ContainerSource | None = None if NAME in off else sources.load(NAME, roots)
         self._wake = wake
         self._health = Health(NAME, interval)
@@ -116,7 +119,7 @@ class Containers:
             except OSError:
                 there = set(self._daemons)
             for socket in there - self._daemons.keys():
-                daemon = self._daemons[socket] = _Daemon()
+                daemon = self._daemons[socket] = _Daemon(named=socket in self._named)
                 self._health.joined(daemon)
                 follow = partial(self._follow, source, socket, daemon)
                 heard = again_and_again(follow, partial(self._failed, daemon))
@@ -134,12 +137,21 @@ class Containers:
     async def _follow(
         self, source: ContainerSource, socket: Path, daemon: _Daemon, connected: Callable[[], None]
     ) -> str:
-        async with contextlib.aclosing(source.watch(socket)) as told:  # type: ignore[type-var]  # generators
-            async for containers, faults in told:
-                connected()
-                daemon.containers, daemon.heard = containers, True
-                self._health.ran(daemon, "; ".join(faults))
-                self._wake()
+        try:
+            async with contextlib.aclosing(source.watch(socket)) as told:  # type: ignore[type-var]  # generators
+                async for containers, faults in told:
+                    connected()
+                    daemon.containers, daemon.heard = containers, True
+                    self._health.joined(daemon)
+                    self._health.ran(daemon, "; ".join(faults))
+                    self._wake()
+        except SourceDenied:
+            # Whoever may talk to a daemon is root on its host: that we may not is no fault while nothing is missed.
+            if not daemon.named and not self._unnamed:
+                self._health.left(daemon)
+            else:
+                self._health.joined(daemon)
+            raise
         return "the daemon ended its answer"
 
     def _failed(self, daemon: _Daemon, error: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Iterator
 from dataclasses import replace
@@ -118,3 +119,43 @@ async def test_where_there_is_no_daemon_nothing_is_waited_for_and_nothing_fails(
             await asyncio.wait_for(woken.wait(), 10)
         assert (containers.merge(found, 100.0), containers.health()) == (found, [])
         await containers.close()
+
+
+@pytest.fixture
+def nobody(silent: Path) -> Iterator[None]:
+    """Be a user without rights, in particular none to the socket."""
+    (silent / "run/docker.sock").chmod(0)
+    if os.geteuid() != 0:
+        yield
+        return
+    for each in (silent, silent.parent, silent.parents[1]):
+        each.chmod(0o755)
+    groups = os.getgroups()
+    os.setgroups([])
+    os.seteuid(65534)
+    yield
+    os.seteuid(0)
+    os.setgroups(groups)
+
+
+async def failures(roots: Roots, found: Found) -> list[str]:
+    """Return what is wrong once the daemon has refused us."""
+    woken = asyncio.Event()
+    containers = Containers(roots, frozenset(), woken.set, 1.0)
+    containers.merge(found, 100.0)
+    containers.start()
+    async with asyncio.timeout(10):
+        while not (containers._looked and all(health.runs for health in containers.health())):
+            await woken.wait()
+            woken.clear()
+    await containers.close()
+    return [health.error for health in containers.health()]
+
+
+async def test_a_daemon_that_we_may_not_ask_is_no_fault_until_it_is_missed(silent: Path, nobody: None) -> None:
+    path = silent / "run/docker.sock"
+    refused = f"{path}: permission denied; needs the socket's group, or root"
+    nothing, unnamed = Found([], all=True), Found([running(7, supervisor="docker", container_id=ID)], all=True)
+    assert await failures(Roots(rootfs=silent), nothing) == []
+    assert await failures(Roots(rootfs=silent), unnamed) == [refused]
+    assert await failures(Roots(rootfs=silent, container_sockets=(path,)), nothing) == [refused]

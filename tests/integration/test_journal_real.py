@@ -260,7 +260,7 @@ def test_a_journal_that_may_not_be_seen_in_full_is_denied_and_not_quiet(
     systemd_rig: SystemdRig, tmp_path: Path, partly: bool
 ) -> None:
     """As nobody, who may read no journal, or one of those there are."""
-    send(systemd_rig, MESSAGE="mine", CONTAINER_NAME="c-denied")
+    send(systemd_rig, MESSAGE="mine", CONTAINER_NAME=f"c-denied-{partly}")
     systemd_rig.shell("journalctl", "--sync")
     places = [systemd_rig.rootfs / "var/log/journal", systemd_rig.rootfs / "run/log/journal"]
     kept = next(journal for place in places for journal in place.glob("*/system.journal"))
@@ -273,12 +273,12 @@ def test_a_journal_that_may_not_be_seen_in_full_is_denied_and_not_quiet(
             shutil.copyfile(kept, place / "user-65534.journal")
         root.chmod(0o755)
         (place / "system.journal").chmod(0o640)
-        container = "c-elsewhere" if partly else "c-denied"
+        container = "c-elsewhere" if partly else "c-denied-False"
         why = as_nobody(root, LogTarget("tiny", container=container))
         assert why.startswith("SourceDenied: ")
         assert "Needs the group systemd-journal or CAP_DAC_READ_SEARCH" in why
         if partly:
-            assert as_nobody(root, LogTarget("tiny", container="c-denied")) == "[b'mine']"
+            assert as_nobody(root, LogTarget("tiny", container="c-denied-True")) == "[b'mine']"
     finally:
         shutil.rmtree(root)
 

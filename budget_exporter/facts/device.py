@@ -103,6 +103,15 @@ class RuntimeMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class MemoryLimit:
+    """The bytes of host memory that its container lets the process with this PID have."""
+
+    pid: int
+    at: float
+    limit: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceSample:
     """A device and what its counters said."""
 
@@ -116,7 +125,8 @@ class DeviceReport:
     One run of a device source: what answered, and one sentence for each that did not.
 
     A source tells of devices, or of the processes that hold the devices of another source (``holders``), or checks
-    another source's figures (``cross_checks``), or hands on what runtimes say inside the engines (``runtime``).
+    another source's figures (``cross_checks``), or hands on what runtimes say inside the engines (``runtime``) or what
+    containers let them have (``limits``).
     """
 
     devices: tuple[DeviceSample, ...] = ()
@@ -124,6 +134,7 @@ class DeviceReport:
     holders: tuple[Holders, ...] = ()
     cross_checks: tuple[CrossCheck, ...] = ()
     runtime: tuple[RuntimeMemory, ...] = ()
+    limits: tuple[MemoryLimit, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -105,6 +105,10 @@ class Board:
         """Return what runtimes say inside the engines, by the worker's PID."""
         return {memory.pid: memory for _, folded in self._fresh(now) for memory in folded.runtime}
 
+    def limits(self, now: float) -> dict[int, int]:
+        """Return the bytes of host memory that containers let processes have, by PID."""
+        return {limit.pid: limit.limit for _, folded in self._fresh(now) for limit in folded.limits}
+
     def _fresh(self, now: float) -> list[tuple[str, Folded]]:
         self._told = {source: told for source, told in self._told.items() if told[1] >= now}
         return [(source, folded) for source, (folded, _) in sorted(self._told.items())]

@@ -11,6 +11,7 @@ from budget_exporter.facts.device import (
     DeviceSample,
     DeviceWindow,
     Holders,
+    MemoryLimit,
     RuntimeMemory,
 )
 
@@ -27,6 +28,7 @@ class Folded:
     holders: tuple[Holders, ...] = ()
     cross_checks: tuple[CrossCheck, ...] = ()
     runtime: tuple[RuntimeMemory, ...] = ()
+    limits: tuple[MemoryLimit, ...] = ()
 
 
 def fold(folded: Folded | None, report: DeviceReport) -> Folded:
@@ -34,7 +36,7 @@ def fold(folded: Folded | None, report: DeviceReport) -> Folded:
     windows = dict(folded.windows) if folded else {}
     for sample in report.devices:
         windows[sample.identity.device] = _widen(windows.get(sample.identity.device), sample)
-    return Folded(windows, report.holders, report.cross_checks, report.runtime)
+    return Folded(windows, report.holders, report.cross_checks, report.runtime, report.limits)
 
 
 def _widen(window: DeviceWindow | None, sample: DeviceSample) -> DeviceWindow:

@@ -15,6 +15,7 @@ import msgspec
 from budget_exporter.facts.boot import BootReport, Cause, Failure
 from budget_exporter.facts.device import HighWater
 from budget_exporter.facts.engine import ProcessKey
+from budget_exporter.facts.history import BootMark
 from budget_exporter.facts.snapshot import FreeAtInit
 
 __all__ = ["EngineMemory", "State", "load", "save"]
@@ -43,6 +44,9 @@ class EngineMemory:
     """Which log ``cursor`` belongs to."""
     cursor: str | None = None
     free_at_init: Mapping[str, FreeAtInit] = field(default_factory=dict)
+    boots: tuple[BootMark, ...] = ()
+    deaths: tuple[float, ...] = ()
+    """Unix times of the newest deaths."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What is remembered of an engine's boots, to compare the present one with."""
+"""What is remembered of an engine's past, to judge its present by."""
 
 from __future__ import annotations
 
@@ -17,3 +17,32 @@ class BootMark:
     kv_tokens: int | None = None
     free_at_init: Mapping[str, int] = field(default_factory=dict)
     """Bytes free when the engine took its first snapshot, by rank."""
+
+
+@dataclass(frozen=True, slots=True)
+class Creep:
+    """A trend of one rank's use: bytes a second, and what it comes to."""
+
+    slope: float
+    rise: int
+    """Bytes gained from the first quarter of the time watched to the last."""
+    load_rises: bool | None
+    """Whether load rose as well, None where the engine does not tell its load."""
+
+    def seconds_to(self, room: int) -> float:
+        """Return the seconds until ``room`` bytes are used up; 0 where they are already."""
+        return max(room, 0) / self.slope
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What an engine's past says of it now."""
+
+    boots: tuple[BootMark, ...] = ()
+    """Boots that came to serve, oldest first, the present one last where it is among them."""
+    crash_loop: bool | None = None
+    """Whether the engine dies again and again without getting to work."""
+    trends: Mapping[str, Creep | None] = field(default_factory=dict)
+    """By rank, where it was watched for long enough; None is no trend."""
+    leftover: bool | None = None
+    """Whether processes of an earlier life hold device memory; None where nobody lists a device's processes."""

@@ -99,6 +99,8 @@ class RankVerdict:
     margin_high_water: int | None = None
     drift: int | None = None
     estimator_gap: int | None = None
+    floor_reached: float | None = None
+    """Seconds until the critical floor at the present creep; None where there is no trend."""
     why: Mapping[KnifeEdgeReason, str] = field(default_factory=dict)
     """Reason to one sentence with the figures."""
 

@@ -35,6 +35,8 @@ def add(out: Families, state: EngineState) -> None:
         out.add("budget_engine_pending_flags", len(state.pending.flags), engine=engine)
         for flag in state.pending.flags:
             out.add("budget_engine_pending_flag", 1, engine=engine, flag=flag)
+    for rank, verdict in state.verdict.ranks.items():
+        out.add("budget_engine_floor_reached_seconds", verdict.floor_reached, engine=engine, rank=rank)
     # A reason or finding that could not be evaluated has no series: neither 0 nor 1 is known.
     for reason, holds in state.verdict.knife_edge.items():
         out.add("budget_engine_knife_edge", holds, engine=engine, reason=reason)

@@ -21,6 +21,7 @@ from budget_exporter.facts.verdict import Measured, Verdict
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.follower import Reading, Resumed
 from budget_exporter.sidecar.owners import Held
+from budget_exporter.sidecar.past import Trends, mark, past_of
 
 __all__ = ["associate", "engine_state", "place"]
 
@@ -77,7 +78,8 @@ def engine_state(
     phase: tuple[Phase, float | None],
     now: float,
     *,
-    held: Held | None = None,
+    held: Held,
+    trends: Trends,
 ) -> EngineState:
     """Return everything published of one engine."""
     policy = config.policy(engine.config)
@@ -89,9 +91,15 @@ def engine_state(
         rank: Measured(state.memory.size, state.memory.used, state.high_water.used) for rank, state in on.items()
     }
 
+    mark(engine, report, shape, free, phase[0])
+    trends.note(engine, held, on, phase[0], now)
+    past = past_of(engine, trends, held, on, phase, now)
+
     def judge(ledger: Ledger | None) -> Verdict:
         seen = measured if engine.running else {}
-        return verdicts.judge(ledger=ledger, report=report, shape=shape, phase=phase[0], measured=seen, policy=policy)
+        return verdicts.judge(
+            ledger=ledger, report=report, shape=shape, phase=phase[0], measured=seen, policy=policy, past=past
+        )
 
     ledger, verdict, trouble = None, Verdict(), ""
     try:
@@ -125,9 +133,9 @@ def engine_state(
         last_failure=engine.deaths.last,
         endpoint=engine.endpoint,
         disagreements=disagreements(engine.report, told),
-        rank_memory=held.ranks if held else {},
-        runtime=held.runtime if held else {},
-        leftover=held.leftover if held else (),
+        rank_memory=held.ranks,
+        runtime=held.runtime,
+        leftover=held.leftover,
         pending=engine.pending,
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from budget_exporter.facts.boot import CAUSES, Cause, Failure, Phase
@@ -17,6 +17,8 @@ EARLY = 3.0
 """Seconds by which the supervisor may know of an end before it shows in the list of processes."""
 FORGET = 3600.0
 """Seconds after which an end that was counted is let go."""
+KEPT = 10
+"""Deaths of which the time is kept."""
 
 
 @dataclass(slots=True)
@@ -42,16 +44,19 @@ class Deaths:
 
     counts: dict[Cause, int] = field(default_factory=lambda: dict.fromkeys(CAUSES, 0))
     last: Failure | None = None
+    lately: list[float] = field(default_factory=list)
+    """Unix times of the newest deaths counted."""
     _told: bool = False
     """Whether the log has told the death of the process that is still running."""
     _ends: list[_End] = field(default_factory=list)
     _unasked_at: float | None = None
     """When the supervisor last said that an end was none of its doing."""
 
-    def recall(self, counts: Mapping[Cause, int], last: Failure | None) -> None:
+    def recall(self, counts: Mapping[Cause, int], last: Failure | None, lately: Iterable[float] = ()) -> None:
         """Take up what an earlier exporter counted."""
         self.counts.update(counts)
         self.last = last
+        self.lately = list(lately)
 
     def ended(self, at: float, phase: Phase) -> None:
         """Note that the main process was found gone at ``at``; ``phase`` is the last it was known in."""
@@ -65,9 +70,13 @@ class Deaths:
         """Take a death the log tells of; ``present`` where it is that of the process that still runs."""
         end = self._ends.pop(0) if self._ends and not present else None
         if end is None or not end.counted:
-            self.counts[failure.cause] += 1
+            self._count(failure.cause, failure.at)
         self._told = self._told or present
         self.last = failure
+
+    def _count(self, cause: Cause, at: float) -> None:
+        self.counts[cause] += 1
+        self.lately = [*self.lately[1 - KEPT :], at]
 
     def unasked(self, now: float) -> None:
         """Take the supervisor's word that the process ended, or was replaced, without having been asked to."""
@@ -86,7 +95,7 @@ class Deaths:
         for end in self._ends:
             if end.unasked and not end.counted and now - end.at >= patience:
                 end.counted = True
-                self.counts["unknown"] += 1
+                self._count("unknown", end.at)
                 self.last = Failure(at=end.at, phase=end.phase, cause="unknown")
         # An end that was counted is kept longer: the next boot's first line may be what makes the log tell of it.
         self._ends = [end for end in self._ends if now - end.at <= (FORGET if end.counted else PATIENCE_LOG)]

@@ -9,6 +9,7 @@ from budget_exporter.config import Config, EngineConfig
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.endpoint import EndpointState
 from budget_exporter.facts.engine import EngineSighting, Pending, ProcessKey, Supervision, SupervisorName, UnitState
+from budget_exporter.facts.history import BootMark
 from budget_exporter.facts.snapshot import FreeAtInit
 from budget_exporter.sidecar.deaths import Deaths
 from budget_exporter.sidecar.names import Running, automatic_name, configured_name, describes, named
@@ -59,6 +60,8 @@ class Engine:
     """What its next start would change, of the present main process."""
     gone_since: float | None = None
     """Unix time since which the unit or container it ran in exists no longer."""
+    boots: list[BootMark] = field(default_factory=list)
+    """Boots that came to serve, oldest first."""
     trouble: StateLog = field(init=False)
     """Logs why there is no budget for this engine, when that changes."""
 
@@ -118,7 +121,8 @@ class Fleet:
         engine = self.engines.setdefault(name, Engine(name, self._config.get(name)))
         engine.main, engine.started_at, engine.last_seen = memory.main, memory.started_at, memory.last_seen
         engine.restarts = RestartCount(memory.restarts, memory.nrestarts, memory.unit)
-        engine.deaths.recall(memory.failures, memory.last_failure)
+        engine.deaths.recall(memory.failures, memory.last_failure, memory.deaths)
+        engine.boots = list(memory.boots)
         engine.report = memory.report
         engine.free_at_init = dict(memory.free_at_init)
         engine.remembered = memory
@@ -268,6 +272,8 @@ def _memory(engine: Engine, log: str, cursor: str | None) -> EngineMemory:
         log=log,
         cursor=cursor,
         free_at_init=dict(engine.free_at_init),
+        boots=tuple(engine.boots),
+        deaths=tuple(engine.deaths.lately),
     )
 
 

@@ -24,6 +24,7 @@ from budget_exporter.sidecar.endpoints import Endpoints
 from budget_exporter.sidecar.fleet import Engine, Fleet
 from budget_exporter.sidecar.keeper import Keeper
 from budget_exporter.sidecar.owners import Owners
+from budget_exporter.sidecar.past import Trends
 from budget_exporter.sidecar.phases import Phases
 from budget_exporter.sidecar.reload import Reload
 from budget_exporter.sidecar.runner import StateLog
@@ -77,6 +78,7 @@ class Sidecar:
         self._fleet = Fleet(config, remembered.engines)
         self._phases = Phases()
         self._owners = Owners()
+        self._trends = Trends()
         self._event = asyncio.Event()
         off = sources.switched_off(options.off, options.on, config.switched())
         self._attendants = Attendants(options.roots, off, self._event.set, TICK)
@@ -167,6 +169,7 @@ class Sidecar:
         self._endpoints.attend(self._fleet.engines.values())
         self._starts.attend(self._fleet.engines.values())
         self._phases.forget(set(self._fleet.engines))
+        self._trends.forget(list(self._fleet.engines.values()))
         health = self._health()
         self._ready = self._ready or all(h.settled for h in health) or time.monotonic() - self._born > SETTLE
         made = Snapshot(
@@ -184,6 +187,7 @@ class Sidecar:
                     self._phases.of(engine, now),
                     now,
                     held=owned.of_engine(name),
+                    trends=self._trends,
                 )
                 for name, engine in sorted(self._fleet.engines.items())
             ),

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median, median_low
 
-__all__ = ["Creep", "Window", "creep"]
+from budget_exporter.facts.history import Creep
+
+__all__ = ["FEWEST", "Window", "creep"]
 
 FEWEST = 12
 """Windows without which there is no trend."""
@@ -28,21 +30,6 @@ class Window:
     at: float
     used: int
     load: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Creep:
-    """A trend: bytes a second, and what it comes to."""
-
-    slope: float
-    rise: int
-    """Bytes gained from the first quarter of the windows to the last."""
-    load_rises: bool | None
-    """Whether load rose as well, None where the engine does not tell its load."""
-
-    def seconds_to(self, room: int) -> float:
-        """Return the seconds until ``room`` bytes are used up; 0 where they are already."""
-        return max(room, 0) / self.slope
 
 
 def creep(windows: Sequence[Window]) -> Creep | None:

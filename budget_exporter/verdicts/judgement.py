@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from budget_exporter.budget.terms import facts_of
 from budget_exporter.facts.boot import BootReport, Phase, RankFacts
 from budget_exporter.facts.engine import Shape
+from budget_exporter.facts.history import Past
 from budget_exporter.facts.ledger import Ledger, RankLedger
 from budget_exporter.facts.verdict import KnifeEdgeReason, Measured, Policy, RankVerdict, Verdict
 from budget_exporter.verdicts import knife_edge, margin
@@ -14,6 +15,7 @@ from budget_exporter.verdicts.drift import Drift, drift, drift_said, suggested_c
 from budget_exporter.verdicts.findings import findings
 from budget_exporter.verdicts.knife_edge import Answer
 from budget_exporter.verdicts.logic import any_of
+from budget_exporter.verdicts.past import of_past
 
 __all__ = ["judge"]
 
@@ -37,6 +39,7 @@ def judge(
     phase: Phase,
     measured: Mapping[str, Measured],
     policy: Policy,
+    past: Past | None = None,
 ) -> Verdict:
     """
     Return the verdict on one engine.
@@ -70,6 +73,7 @@ def judge(
                 margin_high_water=margin.at_high_water(measured.get(name)),
                 drift=_bytes(drifts[name]),
                 estimator_gap=margin.estimator_gap(ranks.get(name), measured.get(name), phase),
+                floor_reached=_floor_reached(past, name, measured.get(name), policy),
                 why={reason: answer.sentence for reason, answer in answers[name].items() if answer.holds},
             )
             for name in names
@@ -83,11 +87,19 @@ def judge(
             tolerance=policy.graph_drift_tolerance,
             knife_edge=reasons,
             shape=shape,
-        ),
+        )
+        | of_past(past),
         contract_tokens=contract,
         graph_charge_suggested=None if report is None else _suggested(report),
         sentences=sentences,
     )
+
+
+def _floor_reached(past: Past | None, rank: str, measured: Measured | None, policy: Policy) -> float | None:
+    trend = None if past is None else past.trends.get(rank)
+    if trend is None or measured is None:
+        return None
+    return trend.seconds_to(measured.size - measured.used - policy.floors.critical)
 
 
 def _spoken(report: BootReport | None) -> dict[str, RankFacts]:

@@ -1,0 +1,118 @@
+"""What is remembered of an engine: its boots, its deaths, and how its use went while it served."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from budget_exporter.config import Config
+from budget_exporter.facts.boot import BootReport, Failure, Phase
+from budget_exporter.facts.device import DeviceIdentity, HighWater, MemorySample, ProcessMemory
+from budget_exporter.facts.endpoint import EndpointFacts, EndpointState
+from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
+from budget_exporter.facts.ownership import DeviceOwnership, RankMemory
+from budget_exporter.facts.snapshot import DeviceState, FreeAtInit
+from budget_exporter.sidecar.deaths import KEPT, Deaths
+from budget_exporter.sidecar.fleet import Engine, Fleet, Running
+from budget_exporter.sidecar.owners import Held
+from budget_exporter.sidecar.past import BOOTS_KEPT, SPAN, Trends, mark, past_of
+from budget_exporter.units import GIB, MIB
+from budget_exporter.verdicts.creep import FEWEST
+
+CARD = "0000:03:00.0"
+NOBODY = Held({}, {})
+
+
+def engine(pid: int = 10, started: float = 0.0) -> Engine:
+    sighting = EngineSighting("procfs", ProcessKey(pid, pid), started, ("vllm", "serve", "m"), {})
+    running = Running(sighting, Shape(model="m", given={"max-model-len": "512"}))
+    made = Engine("qwen", None)
+    made.running, made.last, made.main, made.started_at = running, running, sighting.main, started
+    return made
+
+
+def card(used: int, *, listed: bool = False) -> dict[str, DeviceState]:
+    identity = DeviceIdentity(CARD, "amd", "card", "amdgpu", "amdgpu_vram")
+    state = DeviceState(identity, MemorySample(1.0, 32 * GIB, used), HighWater(CARD, None, None, used, 1.0, 1.0, used))
+    return {"0": replace(state, ownership=DeviceOwnership(CARD) if listed else None)}
+
+
+def test_a_leak_of_a_rank_shows_though_a_neighbour_takes_and_gives() -> None:
+    trends, it = Trends(), engine()
+    it.endpoint = EndpointState("ok", facts=EndpointFacts(replicas=1, running=3))
+    for second in range(0, int(SPAN * (FEWEST + 1)), 10):
+        own = Held({"0": RankMemory(28 * GIB + 200 * MIB * second // 3600)}, {})
+        trends.note(it, own, card(29 * GIB + (second % 7) * GIB), "serving", float(second))
+    (found,) = trends.of(it, card(0)).values()
+    assert found is not None
+    assert found.slope * 3600 == pytest.approx(200 * MIB, rel=1e-3)
+    assert found.load_rises is False
+
+
+def test_a_boot_is_no_trend_and_neither_is_what_was_not_watched() -> None:
+    trends, it = Trends(), engine()
+    for second in range(0, int(SPAN * (FEWEST + 1)), 10):
+        trends.note(it, NOBODY, card(second * MIB), "loading", float(second))
+    assert trends.of(it, card(0)) == {}
+    for window in range(FEWEST + 1):
+        trends.note(it, NOBODY, card(window * GIB), "serving", window * 3 * SPAN)
+    assert trends.of(it, card(0)) == {}
+
+
+def test_another_life_of_the_engine_begins_anew_and_the_old_one_is_forgotten() -> None:
+    trends, it = Trends(), engine()
+    for window in range(FEWEST + 1):
+        trends.note(it, NOBODY, card(28 * GIB), "serving", window * SPAN)
+    assert trends.of(it, card(0)) == {"0": None}
+    trends.forget([it])
+    assert trends.of(it, card(0)) == {"0": None}
+    assert trends.of(engine(11), card(0)) == {}
+    trends.forget([engine(11)])
+    assert trends.of(it, card(0)) == {}
+
+
+def test_a_boot_is_remembered_once_it_serves_and_only_the_newest_few() -> None:
+    it, free = engine(), {"0": FreeAtInit(31 * GIB, 0, "log")}
+    shape = Shape(model="m")
+    mark(it, BootReport(kv_tokens=5), shape, free, "loading")
+    assert it.boots == []
+    for boot in range(BOOTS_KEPT + 2):
+        it.started_at = float(boot)
+        mark(it, BootReport(), shape, {}, "serving")
+        mark(it, BootReport(kv_tokens=boot), shape, free, "serving")
+    assert [(b.started_at, b.kv_tokens, dict(b.free_at_init)) for b in it.boots] == [
+        (float(boot), boot, {"0": 31 * GIB}) for boot in range(2, BOOTS_KEPT + 2)
+    ]
+    assert len({b.shape for b in it.boots}) == 1
+    it.started_at = 99.0
+    mark(it, BootReport(kv_tokens=1, version="0.19.0"), shape, free, "serving")
+    mark_shapes = [b.shape for b in it.boots]
+    assert mark_shapes[-1] != mark_shapes[-2]
+
+
+def test_boots_and_deaths_outlive_the_exporter() -> None:
+    fleet = Fleet(Config(), {})
+    it = engine()
+    mark(it, BootReport(kv_tokens=5), Shape(model="m"), {}, "serving")
+    it.deaths.tell(Failure(7.0, "serving", "runtime_oom"), present=True)
+    fleet.engines["qwen"] = it
+    again = Fleet(Config(), fleet.memories({})).engines["qwen"]
+    assert again.boots == it.boots
+    assert again.deaths.lately == [7.0]
+
+
+def test_only_the_newest_deaths_are_kept() -> None:
+    deaths = Deaths()
+    for at in range(KEPT + 5):
+        deaths.tell(Failure(float(at), "loading", "weights_oom"), present=False)
+    assert deaths.lately == [float(at) for at in range(5, KEPT + 5)]
+
+
+def test_what_a_dead_engine_left_behind_is_told_only_where_processes_are_listed() -> None:
+    it, trends = engine(), Trends()
+    serving: tuple[Phase, float] = ("serving", 0.0)
+    assert past_of(it, trends, NOBODY, card(1), serving, 1.0).leftover is None
+    assert past_of(it, trends, NOBODY, card(1, listed=True), serving, 1.0).leftover is False
+    left = Held({}, {}, (ProcessMemory(9, GIB),))
+    assert past_of(it, trends, left, card(1, listed=True), serving, 1.0).leftover is True

@@ -13,6 +13,7 @@ __all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "enabled", "load", "switche
 Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors", "starts"]
 SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
+    "amd_processes": "devices",
     "procfs": "engines",
     "containers": "daemons",
     "endpoint": "endpoints",

@@ -11,7 +11,15 @@ from budget_exporter.demo._amdgpu_card import Card
 from budget_exporter.demo._tree_files import link, rewrite, write
 from budget_exporter.units import GIB
 
-__all__ = ["add_kfd_process", "gpu_id_of", "lay_cpu_node", "lay_gpu_node", "remove_gpu_node", "remove_kfd_process"]
+__all__ = [
+    "add_kfd_process",
+    "gpu_id_of",
+    "lay_cpu_node",
+    "lay_gpu_node",
+    "remove_gpu_node",
+    "remove_kfd_process",
+    "set_evicted",
+]
 
 _KFD = "devices/virtual/kfd/kfd"
 _NODES = f"{_KFD}/topology/nodes"
@@ -112,29 +120,36 @@ def add_kfd_process(sysfs: Path, pid: int, used: Mapping[str, int], pasid: int =
     """
     Say that process ``pid`` (of the host) holds ``used`` bytes by PCI address; a second call changes the figures.
 
-    As the driver does, every card gets its files, whether the process opened it or not.
+    As the driver does, every card gets its files, whether the process opened it or not; no reader sees half of them.
     """
     process = sysfs / _KFD / "proc" / str(pid)
-    if not process.exists():
-        write(process / "pasid", str(pasid))
-        (process / "queues").mkdir()
+    if process.exists():
+        for pci in _readable_nodes(sysfs).values():
+            rewrite(process / f"vram_{gpu_id_of(pci)}", str(used.get(pci, 0)))
+        return
+    new = process.with_name(f".new-{pid}")
+    write(new / "pasid", str(pasid))
+    (new / "queues").mkdir()
     for number, pci in enumerate(_readable_nodes(sysfs).values()):
         gpu_id = gpu_id_of(pci)
-        vram = process / f"vram_{gpu_id}"
-        if vram.exists():
-            rewrite(vram, str(used.get(pci, 0)))
-            continue
-        write(vram, str(used.get(pci, 0)))
+        write(new / f"vram_{gpu_id}", str(used.get(pci, 0)))
         for name in ("sdma_{}", "stats_{}/evicted_ms", "stats_{}/cu_occupancy", "counters_{}/faults"):
-            write(process / name.format(gpu_id), "0")
+            write(new / name.format(gpu_id), "0")
         if used.get(pci):
             for name, text in (("gpuid", str(gpu_id)), ("size", "8388608"), ("type", "0")):
-                write(process / "queues" / str(number) / name, text)
+                write(new / "queues" / str(number) / name, text)
+    new.rename(process)
 
 
 def remove_kfd_process(sysfs: Path, pid: int) -> None:
-    """Let the process end."""
-    shutil.rmtree(sysfs / _KFD / "proc" / str(pid))
+    """Let the process end: from one moment to the next it is no longer listed."""
+    process = sysfs / _KFD / "proc" / str(pid)
+    shutil.rmtree(process.rename(process.with_name(f".old-{pid}")))
+
+
+def set_evicted(sysfs: Path, pid: int, pci: str, milliseconds: int) -> None:
+    """Say for how long the queues of process ``pid`` on the card at ``pci`` were stopped."""
+    rewrite(sysfs / _KFD / "proc" / str(pid) / f"stats_{gpu_id_of(pci)}/evicted_ms", str(milliseconds))
 
 
 def _readable_nodes(sysfs: Path) -> dict[Path, str]:

@@ -26,6 +26,7 @@ from budget_exporter.demo._kfd_tree import (
     lay_gpu_node,
     remove_gpu_node,
     remove_kfd_process,
+    set_evicted,
 )
 from budget_exporter.demo._tree_files import rewrite, write
 from budget_exporter.units import GIB, MIB
@@ -43,6 +44,7 @@ __all__ = [
     "gpu_id_of",
     "remove_card",
     "remove_kfd_process",
+    "set_evicted",
     "set_used",
 ]
 

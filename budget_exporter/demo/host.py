@@ -12,7 +12,7 @@ from budget_exporter.demo import amdgpu_tree, procfs_tree
 from budget_exporter.demo.endpoint import Door, Pool
 from budget_exporter.demo.procfs_tree import Process
 from budget_exporter.roots import Roots
-from budget_exporter.units import printed_bytes
+from budget_exporter.units import MIB, printed_bytes
 
 __all__ = ["CONTAINER", "DEVICES", "FREE_AT_INIT", "UNIT", "Host", "Shape"]
 
@@ -29,6 +29,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 UPTIME = 86400
 _CONTAINER_ID = "5f1d" * 16
 _CONMON = 4200
+_PINNED = 2 * MIB
+"""System memory that each worker has the card map: pinned buffers."""
 
 _CONFIG = """\
 engines:
@@ -112,6 +114,14 @@ class Host:
         """Let ``device`` hold ``used`` bytes, at most what it has."""
         amdgpu_tree.set_used(self.roots.sysfs, device, min(used, SIZE))
 
+    def own(self, rank: int, pid: int, used: int) -> None:
+        """Let the worker ``pid`` hold ``used`` bytes of the card of its ``rank``, as both drivers count them."""
+        card = self._cards[rank]
+        amdgpu_tree.add_kfd_process(self.roots.sysfs, pid, {card.pci: used})
+        procfs_tree.open_card(
+            self.roots.procfs, pid, pci=card.pci, render_minor=card.render_minor, client=pid, vram=used, gtt=_PINNED
+        )
+
     def start(self, pid: int, shape: Shape) -> list[int]:
         """Start the engine with main process ``pid``; return the PIDs of all its processes."""
         stat = (self.roots.procfs / "stat").read_text(encoding="ascii")
@@ -131,6 +141,8 @@ class Host:
     def end(self, pids: list[int]) -> None:
         """End processes, children first."""
         for pid in reversed(pids):
+            if (self.roots.sysfs / "class/kfd/kfd/proc" / str(pid)).is_dir():
+                amdgpu_tree.remove_kfd_process(self.roots.sysfs, pid)
             procfs_tree.remove(self.roots.procfs, pid)
 
     def serve(self, pool: Pool | None) -> None:

@@ -59,12 +59,15 @@ class Engine:
         """End them; the cards are free again."""
         self._host.serve(None)
         self._host.end(self._processes)
+        self._processes = []
         self.hold(0)
 
     def hold(self, size: int) -> None:
         """Let the engine hold ``size`` bytes of each card, beside the driver's reserve."""
-        for device in DEVICES:
+        for rank, (device, worker) in enumerate(zip(DEVICES, self.pids.workers, strict=True)):
             self._host.hold(device, RESERVE + size)
+            if self._processes:
+                self._host.own(rank, worker, size)
 
     def holdings(self, free: int) -> dict[Phase, int]:
         """Return what the engine holds of a card in each phase, in bytes; ``free`` is what it leaves in the end."""

@@ -13,11 +13,42 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-__all__ = ["Process", "add", "build", "remove", "vllm_engine"]
+__all__ = ["INITIAL_NAMESPACE", "Process", "add", "build", "open_card", "remove", "vllm_engine"]
 
 _TITLE_BYTES = 150
 """How much of its command line a vLLM worker overwrites; the exact number is that of its own start."""
 _COMM_BYTES = 15
+# Kernel drivers/gpu/drm: drm_show_fdinfo, drm_print_memory_stats and amdgpu_show_fdinfo.
+_FDINFO = """\
+pos:\t0
+flags:\t02100002
+mnt_id:\t28
+ino:\t1088
+pasid:\t32770
+drm-driver:\tamdgpu
+drm-client-id:\t{client}
+drm-pdev:\t{pci}
+drm-total-cpu:\t0
+drm-shared-cpu:\t0
+drm-resident-cpu:\t0
+drm-total-gtt:\t{gtt} KiB
+drm-shared-gtt:\t0
+drm-resident-gtt:\t{gtt} KiB
+drm-total-vram:\t{vram} KiB
+drm-shared-vram:\t0
+drm-resident-vram:\t{vram} KiB
+drm-purgeable-vram:\t0
+drm-memory-vram:\t{vram} KiB
+drm-memory-gtt: \t{gtt} KiB
+drm-memory-cpu: \t0 KiB
+amd-evicted-vram:\t{evicted} KiB
+amd-requested-vram:\t{vram} KiB
+amd-requested-gtt:\t{gtt} KiB
+"""
+
+
+INITIAL_NAMESPACE = 4026531836
+"""Inode of the PID namespace of every host (kernel ``include/linux/proc_ns.h``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +76,8 @@ class Process:
     """Where the process's root file system lies; by default the tree has no link to it."""
     kernel: bool = False
     inner_pid: int | None = None
+    namespace: int = INITIAL_NAMESPACE
+    """Inode of the PID namespace it is in."""
 
 
 def build(procfs: Path, processes: Iterable[Process], btime: int, boot_id: str) -> None:
@@ -65,7 +98,8 @@ def build(procfs: Path, processes: Iterable[Process], btime: int, boot_id: str) 
 def add(procfs: Path, process: Process) -> None:
     """Start ``process``: from one moment to the next it is there as a whole. Raise OSError where its PID is taken."""
     new = Path(tempfile.mkdtemp(prefix=".new-", dir=procfs))
-    new.chmod(0o555)
+    # Where a kernel has 0555: an ordinary user runs the demo too.
+    new.chmod(0o755)
     comm = _comm(process)
     (new / "stat").write_text(_stat(process, comm), encoding="utf-8")
     (new / "comm").write_text(f"{comm}\n", encoding="utf-8")
@@ -74,6 +108,10 @@ def add(procfs: Path, process: Process) -> None:
     (new / "cmdline").write_bytes(b"" if process.state == "Z" else _cmdline(process))
     (new / "environ").write_bytes(b"" if process.state == "Z" else _environ(process))
     (new / "cwd").symlink_to(process.cwd)
+    (new / "ns").mkdir()
+    (new / "ns/pid").symlink_to(f"pid:[{process.namespace}]")
+    (new / "fd").mkdir()
+    (new / "fdinfo").mkdir()
     if process.root is not None:
         (new / "root").symlink_to(process.root)
     new.rename(procfs / str(process.pid))
@@ -84,6 +122,34 @@ def remove(procfs: Path, pid: int) -> None:
     old = Path(tempfile.mkdtemp(prefix=".old-", dir=procfs))
     (procfs / str(pid)).rename(old)
     shutil.rmtree(old)
+
+
+def open_card(
+    procfs: Path,
+    pid: int,
+    *,
+    pci: str,
+    render_minor: int,
+    client: int,
+    vram: int,
+    gtt: int,
+    evicted: int = 0,
+    descriptor: int = 20,
+) -> None:
+    """
+    Let process ``pid`` have a card open, with ``vram``, ``gtt`` and ``evicted`` bytes; a second call changes them.
+
+    ``client`` is the driver's number of the opening, the same for all descriptors that share it. What fdinfo says is
+    what kernels since 6.14 print. Raise OSError where there is no such process.
+    """
+    process = procfs / str(pid)
+    text = _FDINFO.format(pci=pci, client=client, vram=vram // 1024, gtt=gtt // 1024, evicted=evicted // 1024)
+    new = process / "fdinfo" / f".{descriptor}"
+    new.write_text(text, encoding="ascii")
+    new.rename(process / "fdinfo" / str(descriptor))
+    link = process / "fd" / str(descriptor)
+    if not link.is_symlink():
+        link.symlink_to(f"/dev/dri/renderD{render_minor}")
 
 
 def vllm_engine(

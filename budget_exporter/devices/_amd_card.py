@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from pathlib import Path
 
 from budget_exporter.devices._amd_kfd import KfdNode
+from budget_exporter.devices._amd_listing import Listing
 from budget_exporter.devices._amd_models import model_of
 from budget_exporter.devices._sysfs import CounterMissingError, KeptCounter, read_text
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.device import DeviceIdentity, DeviceSample, MemorySample
 from budget_exporter.units import GIB
 
-__all__ = ["AmdCard", "Listing", "is_integrated"]
+__all__ = ["AmdCard", "is_integrated", "is_unified"]
 
 # The carve-out of an iGPU is 2 GiB or less unless the firmware was told otherwise; no card that runs an engine has
 # less than 4 GiB.
 _SMALLEST_DISCRETE = 4 * GIB
 _VRAM_TOTAL, _VRAM_USED = "mem_info_vram_total", "mem_info_vram_used"
 _GTT_TOTAL, _GTT_USED = "mem_info_gtt_total", "mem_info_gtt_used"
-
-
-@dataclass(frozen=True, slots=True)
-class Listing:
-    """A card as ``class/drm`` lists it now: PCI address, PCI id, the directory of its counters."""
-
-    pci: str
-    pci_id: str
-    directory: Path
 
 
 def is_integrated(vram: int, node: KfdNode | None) -> bool:
@@ -42,6 +32,16 @@ def is_integrated(vram: int, node: KfdNode | None) -> bool:
     """
     promised = 0 if node is None or node.memory is None else node.memory
     return vram < _SMALLEST_DISCRETE or (node is not None and node.holds_cpu) or promised > vram + vram // 8
+
+
+def is_unified(vram: int, gtt: int | None, node: KfdNode | None) -> bool:
+    """
+    Say whether what is allocated on the card goes to system memory, so that the GTT counters are its memory.
+
+    ``vram`` and ``gtt`` are the sizes in bytes. An APU's compute allocations go where there is more (kernel
+    ``apu_prefer_gtt``).
+    """
+    return is_integrated(vram, node) and (gtt or 0) > vram
 
 
 class AmdCard:
@@ -168,12 +168,12 @@ class AmdCard:
         """
         Decide once for this card whether it is integrated and whose counters are its memory.
 
-        An APU's compute allocations go to system memory where that is the larger (kernel ``apu_prefer_gtt``). A size
-        that fails or changes later must not make the card change sides; only a KFD node that was missing at first may.
+        A size that fails or changes later must not make the card change sides; only a KFD node that was missing at
+        first may.
         """
         if self._judged_with_kfd is None or (self._node is not None and not self._judged_with_kfd):
             self._integrated = is_integrated(self._vram_size, self._node)
-            self._unified = self._integrated and (self._gtt_size or 0) > self._vram_size
+            self._unified = is_unified(self._vram_size, self._gtt_size, self._node)
             self._judged_with_kfd = self._node is not None
 
     def _read_gtt_size(self) -> int | None:

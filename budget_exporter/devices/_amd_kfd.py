@@ -10,9 +10,10 @@ from pathlib import Path
 from budget_exporter.devices._sysfs import read_text
 from budget_exporter.errors import SourceError
 
-__all__ = ["KfdNode", "kfd_nodes"]
+__all__ = ["KfdNode", "kfd_gpus", "kfd_nodes"]
 
 _TOPOLOGY = "class/kfd/kfd/topology"
+_TRIES = 3
 # enum of the kernel's kfd_crat.h: frame buffer that the host can reach, and that it cannot.
 _FRAME_BUFFER_HEAPS = (1, 2)
 
@@ -39,34 +40,64 @@ def kfd_nodes(sysfs: Path) -> Mapping[str, KfdNode]:
     first. A topology that changed while it was read, or that cannot be understood, gives no order at all, since one
     unreadable node would shift the numbers of all that follow: the former returns empty, the latter raises SourceError.
     """
+    nodes: dict[str, KfdNode] = {}
+    for order, seen in enumerate(_visible_nodes(sysfs) or ()):
+        node = KfdNode(_pci(seen), order, _holds_cpu(seen.properties), _memory(seen.path / "mem_banks"))
+        nodes.setdefault(node.pci, node)
+    return nodes
+
+
+def kfd_gpus(sysfs: Path) -> Mapping[int, str]:
+    """
+    Return the PCI address of each GPU by the id that KFD names it by; empty without KFD.
+
+    Several ids may lead to one card (MI300 partitions). A GPU outside the device cgroup is not among them. Raise
+    SourceError where the topology cannot be understood, or changes each time it is read.
+    """
+    for _ in range(_TRIES):
+        seen = _visible_nodes(sysfs)
+        if seen is not None:
+            return {node.gpu_id: _pci(node) for node in seen}
+    raise SourceError("kfd topology: changed while it was read")
+
+
+@dataclass(frozen=True, slots=True)
+class _Visible:
+    path: Path
+    gpu_id: int
+    properties: dict[str, int]
+
+
+def _visible_nodes(sysfs: Path) -> list[_Visible] | None:
+    """Return the GPU nodes that may be read, in KFD's order, none without KFD; None where they changed meanwhile."""
     root = sysfs / _TOPOLOGY
     try:
         before = read_text(root / "generation_id")
         paths = sorted(
             (p for p in (root / "nodes").iterdir() if re.fullmatch("[0-9]+", p.name)), key=lambda p: int(p.name)
         )
-        read = [(path, _visible(path)) for path in paths]
+        seen = [_visible(path) for path in paths]
         if read_text(root / "generation_id") != before:
-            return {}
+            return None
     except FileNotFoundError:
-        return {}
+        return []
     except OSError as error:
         raise SourceError(f"kfd topology: {error.strerror}: {error.filename}") from error
-    nodes: dict[str, KfdNode] = {}
-    for order, (path, properties) in enumerate((path, p) for path, p in read if p is not None):
-        node = _node(path, properties, order)
-        nodes.setdefault(node.pci, node)
-    return nodes
+    return [node for node in seen if node is not None]
 
 
-def _visible(path: Path) -> dict[str, int] | None:
-    """Return the properties of a GPU node; None for a CPU's (id 0), for one hidden from us and for one just removed."""
+def _visible(path: Path) -> _Visible | None:
+    """Return a GPU node; None for a CPU's (id 0), for one hidden from us and for one just removed."""
     try:
         gpu_id = read_text(path / "gpu_id")
         text = read_text(path / "properties")
     except (PermissionError, FileNotFoundError):
         return None
-    return _properties(path, text) if gpu_id not in {"", "0"} else None
+    if gpu_id in {"", "0"}:
+        return None
+    if not re.fullmatch("[0-9]{1,10}", gpu_id):
+        raise SourceError(f"kfd topology: node {path.name}: gpu_id is no number: {gpu_id[:24]!r}")
+    return _Visible(path, int(gpu_id), _properties(path, text))
 
 
 def _properties(path: Path, text: str) -> dict[str, int]:
@@ -77,14 +108,17 @@ def _properties(path: Path, text: str) -> dict[str, int]:
         raise SourceError(f"kfd topology: node {path.name}: properties are not key and number") from error
 
 
-def _node(path: Path, properties: dict[str, int], order: int) -> KfdNode:
-    location = properties.get("location_id")
+def _pci(node: _Visible) -> str:
+    location = node.properties.get("location_id")
     if location is None:
-        raise SourceError(f"kfd topology: node {path.name}: no location_id")
+        raise SourceError(f"kfd topology: node {node.path.name}: no location_id")
     # bus, device and function as PCI packs them; bits 28 to 31 number a partition and are not part of the address.
-    pci = f"{properties.get('domain', 0):04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
-    holds_cpu = properties.get("cpu_cores_count", 0) > 0 and properties.get("simd_count", 0) > 0
-    return KfdNode(pci, order, holds_cpu, _memory(path / "mem_banks"))
+    domain = node.properties.get("domain", 0)
+    return f"{domain:04x}:{location >> 8 & 255:02x}:{location >> 3 & 31:02x}.{location & 7}"
+
+
+def _holds_cpu(properties: Mapping[str, int]) -> bool:
+    return properties.get("cpu_cores_count", 0) > 0 and properties.get("simd_count", 0) > 0
 
 
 def _memory(banks: Path) -> int | None:

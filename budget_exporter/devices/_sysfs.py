@@ -10,7 +10,7 @@ from pathlib import Path
 
 from budget_exporter.errors import SourceDenied, SourceError
 
-__all__ = ["CounterMissingError", "KeptCounter", "parse_count", "read_text"]
+__all__ = ["CounterMissingError", "CounterRangeError", "KeptCounter", "parse_count", "read_count", "read_text"]
 
 # Read-only: a write to a counter can change it. O_NONBLOCK: a pipe laid where a file should be must not hang the open.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -26,6 +26,14 @@ class CounterMissingError(SourceError):
     """The driver has no such counter: the file does not exist."""
 
 
+class CounterRangeError(SourceError):
+    """The counter holds more than any memory has: it was decremented below zero."""
+
+
+class _RangeError(ValueError):
+    pass
+
+
 def parse_count(data: bytes) -> int:
     """
     Return the number of bytes a counter file holds.
@@ -38,7 +46,7 @@ def parse_count(data: bytes) -> int:
         raise ValueError(_complaint(data))
     count = int(match[1])
     if count > _LARGEST_COUNT:
-        raise ValueError(f"out of range: {_shown(data)}")
+        raise _RangeError(f"out of range: {_shown(data)}")
     return count
 
 
@@ -70,6 +78,22 @@ def read_text(path: Path) -> str:
         os.close(descriptor)
 
 
+def read_count(path: Path) -> int:
+    """
+    Return the number in a counter file that is opened for this one read; what is no number is read once more.
+
+    Raise OSError as ``read_text`` does, and ValueError that says what is wrong with the text.
+    """
+    descriptor = _open_regular(path)
+    try:
+        try:
+            return parse_count(os.pread(descriptor, _COUNT_READ, 0))
+        except ValueError:
+            return parse_count(os.pread(descriptor, _COUNT_READ, 0))
+    finally:
+        os.close(descriptor)
+
+
 def _open_regular(path: Path) -> int:
     if not stat.S_ISREG(path.stat().st_mode):
         raise OSError(errno.EINVAL, "not a regular file", str(path))
@@ -95,8 +119,8 @@ class KeptCounter:
         """
         Return the counter in bytes; a read that is no number and a descriptor that died are tried once more.
 
-        Raise CounterMissingError where there is no such file, SourceDenied where it may not be read, and SourceError
-        that names the file for everything else.
+        Raise CounterMissingError where there is no such file, SourceDenied where it may not be read, CounterRangeError
+        where it was decremented below zero, and SourceError that names the file for everything else.
         """
         try:
             return parse_count(self._pread())
@@ -107,6 +131,8 @@ class KeptCounter:
                 raise self._failure(error) from error
         try:
             return parse_count(self._pread())
+        except _RangeError as error:
+            raise CounterRangeError(f"{self._path.name}: {error}") from error
         except ValueError as error:
             raise SourceError(f"{self._path.name}: {error}") from error
         except OSError as error:

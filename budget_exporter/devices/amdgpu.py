@@ -8,16 +8,14 @@ a suspended card nor waits for it. ``mem_info_vram_used`` counts every client: c
 
 from __future__ import annotations
 
-import errno
-import re
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
-from budget_exporter.devices._amd_card import AmdCard, Listing
+from budget_exporter.devices._amd_card import AmdCard
 from budget_exporter.devices._amd_kfd import KfdNode, kfd_nodes
+from budget_exporter.devices._amd_listing import listed
 from budget_exporter.devices._sysfs import read_text
-from budget_exporter.errors import SourceDenied, SourceError
+from budget_exporter.errors import SourceError
 from budget_exporter.facts.device import DeviceReport, DeviceSample
 from budget_exporter.roots import Roots
 
@@ -98,7 +96,7 @@ class AmdgpuSource:
 
     def _refresh(self, now: float) -> None:
         """Look which cards there are, and whether the kept descriptors still lead to their files."""
-        found, self._faults = _listed(self._sysfs)
+        found, self._faults = listed(self._sysfs)
         nodes = self._nodes() if found else {}
         driver = self._driver() if found else ""
         for pci, listing in found.items():
@@ -126,38 +124,3 @@ class AmdgpuSource:
             return read_text(self._sysfs / "module/amdgpu/version") or "amdgpu"
         except OSError:
             return "amdgpu"
-
-
-def _listed(sysfs: Path) -> tuple[dict[str, Listing], list[str]]:
-    """Return the amdgpu cards of ``class/drm`` by PCI address, and a sentence for each entry that would not tell."""
-    found: dict[str, Listing] = {}
-    faults: list[str] = []
-    for entry in _entries(sysfs):
-        directory = entry / "device"
-        try:
-            uevent = read_text(directory / "uevent")
-        except OSError as error:
-            # Gone between listing and reading, or no device behind it (a render-less virtual card).
-            if error.errno not in {errno.ENOENT, errno.ENODEV, errno.ENOTDIR}:
-                faults.append(f"{entry.name}: uevent: {error.strerror}")
-            continue
-        facts = dict(line.split("=", 1) for line in uevent.splitlines() if "=" in line)
-        if facts.get("DRIVER") == "amdgpu" and facts.get("PCI_SLOT_NAME"):
-            pci = facts["PCI_SLOT_NAME"].lower()
-            found.setdefault(pci, Listing(pci, facts.get("PCI_ID", "unknown"), directory))
-    return found, faults
-
-
-def _entries(sysfs: Path) -> list[Path]:
-    """Return ``card0``, ``card1``, ... and none of their connectors (``card0-DP-1``); none on a host without DRM."""
-    path = sysfs / "class/drm"
-    try:
-        return sorted(entry for entry in path.iterdir() if re.fullmatch("card[0-9]+", entry.name))
-    except FileNotFoundError:
-        if not sysfs.is_dir():
-            raise SourceError(f"{sysfs}: no such directory") from None
-        return []
-    except PermissionError as error:
-        raise SourceDenied(f"{path}: permission denied (CAP_DAC_READ_SEARCH grants it)") from error
-    except OSError as error:
-        raise SourceError(f"{path}: {error.strerror}") from error

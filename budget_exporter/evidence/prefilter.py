@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 
 __all__ = ["needles", "prefilter"]
@@ -10,7 +11,7 @@ __all__ = ["needles", "prefilter"]
 _ANCHOR = re.compile(r"\^(?:\\W\{0,20\})?|\\b")
 _META = frozenset("\\.^$*+?{}[]|()")
 _SHORTEST = 4
-_TELLING = 5
+_TELLING = 7
 """Bytes of a needle's tail that still mean something; shorter tails leave more choice and find more that is none."""
 _FREQUENT = b" e10orinp2:a/t.csd4_lPTOmuvhI=S()3E-7gN\"5,AFkUDyK6HbBCG[]L'98fWMRwVxq"
 """Bytes by how frequent they were in boot and access logs of vLLM 0.19, most frequent first; others are rare."""
@@ -49,8 +50,9 @@ def _tail(needle: bytes, first: set[int]) -> bytes:
 
 
 def _starts(needle: bytes) -> range:
-    """Return where the part of a needle that is looked for may begin."""
-    return range(max(0, len(needle) - _TELLING) + 1)
+    """Return where the part of a needle that is looked for may begin; not at a blank if there is another way."""
+    last = max(0, len(needle) - _TELLING)
+    return range(1, max(last, 1) + 1) if needle[:1] == b" " and len(needle) > _SHORTEST else range(last + 1)
 
 
 def _cost(byte: int) -> float:
@@ -61,11 +63,13 @@ def _cost(byte: int) -> float:
 
 def _first_bytes(needles_wanted: Iterable[bytes]) -> set[int]:
     """Return few and rare bytes of which every needle has one: the scan stops at each of them."""
-    choices = [{needle[at] for at in _starts(needle)} for needle in needles_wanted]
+    choices = {frozenset(needle[at] for at in _starts(needle)) for needle in needles_wanted}
     first: set[int] = set()
-    while left := [choice for choice in choices if not choice & first]:
-        candidates = sorted(set().union(*left))
-        first.add(max(candidates, key=lambda byte: sum(byte in choice for choice in left) / _cost(byte)))
+    left = choices
+    while left:
+        had = Counter(byte for choice in left for byte in choice)
+        first.add(max(sorted(had), key=lambda byte: had[byte] / _cost(byte)))
+        left = {choice for choice in left if not choice & first}
     for byte in sorted(first, key=_cost, reverse=True):
         if all(choice & (first - {byte}) for choice in choices):
             first.discard(byte)

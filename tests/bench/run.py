@@ -1,4 +1,4 @@
-"""Print, side by side in one run, what the exporter costs: a sample, a scrape, its memory, its CPU."""
+"""Print, side by side in one run, what the exporter costs: a sample, a scrape, a log, its memory, its CPU."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from budget_exporter.units import MIB
-from tests.bench import bench_sample, bench_scrape
+from tests.bench import bench_log, bench_sample, bench_scrape
 from tests.integration.incident import serve, serving_host
 from tests.integration.processes import until
 
@@ -24,6 +24,8 @@ def main() -> None:
     bench_sample.main()
     print()  # noqa: T201 - a report
     bench_scrape.main()
+    print()  # noqa: T201 - a report
+    bench_log.main()
     print()  # noqa: T201 - a report
     _process()
 

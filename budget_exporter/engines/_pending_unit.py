@@ -82,8 +82,12 @@ def unwrapped(words: Sequence[str], environ: dict[str, str], cwd: str | None, tr
         if program in _SHELLS and len(words) > 2 and _COMMAND.fullmatch(words[1]):  # noqa: PLR2004 - sh -c SCRIPT
             words, variables = simple_shell(words[2], environ)
             environ |= variables
-        elif program == "env" and len(words) > 1 and not words[1].startswith("-"):
+        elif program == "env" and len(words) > 1:
+            # Its options take variables away: those that are left are not known.
+            environ = {} if words[1].startswith("-") else environ
             words = words[1:]
+            if words[0].startswith("-"):
+                break
             while words and (match := _ASSIGNMENT.fullmatch(words[0])):
                 environ[match[1]] = match[2]
                 words = words[1:]

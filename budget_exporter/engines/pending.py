@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from budget_exporter.engines._config_reader import read_text
 from budget_exporter.engines._environment_files import systemd_environment
@@ -19,36 +18,16 @@ from budget_exporter.engines._pending_quadlet import planned_by_quadlet
 from budget_exporter.engines._pending_unit import planned_by_unit, unwrapped
 from budget_exporter.engines._plan import Plan, Trail, UnresolvedError
 from budget_exporter.engines._settings import Settings, differing, planned_environment, settings
+from budget_exporter.engines.start import Start, Watched
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.engine import EngineSighting, Pending, ProcessKey
 from budget_exporter.roots import Roots
 
-__all__ = ["INTERVAL", "PendingSource", "Start", "Watched", "source"]
+__all__ = ["INTERVAL", "PendingSource", "source"]
 
 INTERVAL = 10.0
 _PARSED_BY = 2.0
 """Seconds after its process's start in which an engine has not yet read its file: Python imports come first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where it is written how an engine starts: a unit's name, or the path of a file on the host."""
-
-    kind: Literal["unit", "quadlet", "compose", "env_file"]
-    name: str
-    service: str = ""
-    configured: bool = False
-    """Whether the operator named it: then what is wrong with it is a fault."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A running engine, its release and where its next start is written."""
-
-    engine: str
-    sighting: EngineSighting
-    version: str | None
-    start: Start
 
 
 @dataclass(slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from budget_exporter import sources
-from budget_exporter.engines.pending import Start, Watched
+from budget_exporter.engines.start import Start, Watched
 from budget_exporter.facts.engine import Pending, ProcessKey
 from budget_exporter.facts.source import SourceHealth
 from budget_exporter.roots import Roots

@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings as with_settings, strategies
 
 from budget_exporter.engines._plan import UnresolvedError
 from budget_exporter.engines._settings import NAMES, Settings, differing, settings
-from budget_exporter.engines.pending import PendingSource, Start, Watched, source
+from budget_exporter.engines.pending import PendingSource, source
+from budget_exporter.engines.start import Start, Watched
 from budget_exporter.facts.engine import EngineSighting, Pending, ProcessKey
 from budget_exporter.roots import Roots
 
@@ -138,6 +139,12 @@ def test_a_template_knows_its_instance(host: Host) -> None:
     host.write("/etc/systemd/system/vllm@.service", f"[Service]\nExecStart={line}\n")
     assert host.look(Start("unit", "vllm@flash.service")) == Pending(())
     assert host.look(Start("unit", "vllm@other.service")) == Pending(("model",))
+
+
+def test_what_env_takes_away_is_not_compared(host: Host) -> None:
+    pending = host.unit(f"/usr/bin/env -u X {RUNS}", "Environment=VLLM_CPU_KVCACHE_SPACE=8")
+    assert pending == Pending(())
+    assert host.unit(f"/usr/bin/env Y=1 {RUNS}", "Environment=VLLM_SKIP_WARMUP=1") == Pending(("VLLM_SKIP_WARMUP",))
 
 
 def test_variables_that_are_planned_are_compared_with_the_process_s(host: Host) -> None:

@@ -22,12 +22,12 @@ ExecStart=/share/pending/vllm serve /models/flash -tp 2 --max-model-len ${LEN}
 """
 LOOK = """
 import json, sys
-from budget_exporter.engines import procfs, pending
+from budget_exporter.engines import pending, procfs, start
 from budget_exporter.roots import Roots
 
 roots = Roots()
 engines = [s for s in procfs.source(roots).find()[0] if s.unit == sys.argv[1]]
-watched = [pending.Watched("e", s, None, pending.Start("unit", s.unit)) for s in engines]
+watched = [start.Watched("e", s, None, start.Start("unit", s.unit)) for s in engines]
 found = pending.source(roots).look(watched)[0]
 print(json.dumps([[s.main.pid, found[s.main].flags, found[s.main].why] for s in engines]))
 """

@@ -7,39 +7,9 @@ aws-neuronx-dkms 2.24.7.0 ``v2`` and ``v3`` ``address_map.h``; trn3 from the SDK
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
-from budget_exporter.units import GIB
+from budget_exporter.facts.neuron import PLATFORMS, Platform
 
 __all__ = ["PLATFORMS", "Platform", "bank_platforms", "cores_on_bank", "whole_device"]
-
-
-@dataclass(frozen=True, slots=True)
-class Platform:
-    """One kind of device: the bytes of a bank, banks and physical cores of a device, and whether cores are joined."""
-
-    bank: int
-    banks: int
-    cores: int
-    joins_cores: bool
-    """Whether NEURON_LOGICAL_NC_CONFIG decides how many physical cores make a logical one: two by default."""
-
-    @property
-    def device(self) -> int:
-        """Return the bytes of a whole device."""
-        return self.bank * self.banks
-
-
-_FIRST = Platform(16 * GIB, 2, 2, joins_cores=False)
-PLATFORMS: Mapping[str, Platform] = {
-    "inf2": _FIRST,
-    "trn1": _FIRST,
-    "trn1n": _FIRST,
-    "trn2": Platform(24 * GIB, 4, 8, joins_cores=True),
-    "trn3": Platform(36 * GIB, 4, 8, joins_cores=True),
-}
-"""By the names that NEURON_PLATFORM_TARGET_OVERRIDE takes."""
 
 
 def bank_platforms(size: int) -> list[str]:

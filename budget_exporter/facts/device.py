@@ -32,6 +32,18 @@ class DeviceIdentity:
 
 
 @dataclass(frozen=True, slots=True)
+class CoreMemory:
+    """What is charged to one physical core of a device, in bytes (Neuron)."""
+
+    core: int
+    used: int
+    peak: int | None = None
+    """The largest use the driver has seen since it was loaded, or since somebody cleared the counter."""
+    parts: tuple[tuple[str, int], ...] = ()
+    """The driver's own categories, which lie inside ``used``; they are read less often."""
+
+
+@dataclass(frozen=True, slots=True)
 class MemorySample:
     """One device's memory at one instant, in bytes; None where the driver has no such counter."""
 
@@ -49,6 +61,12 @@ class MemorySample:
     """Device-preferred memory that the driver has moved to system memory."""
     driver_peak: int | None = None
     """The largest use the driver itself has seen since its own counter was cleared (Neuron)."""
+    cores: tuple[CoreMemory, ...] = ()
+    """The physical cores whose memory this is, where the driver counts by core (Neuron)."""
+    reached: int | None = None
+    """A use that was certainly reached since the sample before, where the driver's own peak tells it."""
+    reached_at: float | None = None
+    """The earliest Unix time at which that may have been: the sample's before."""
 
 
 @dataclass(frozen=True, slots=True)

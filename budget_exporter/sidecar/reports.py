@@ -12,6 +12,7 @@ from budget_exporter.facts.device import (
     DeviceWindow,
     Holders,
     MemoryLimit,
+    MemorySample,
     RuntimeMemory,
 )
 
@@ -41,14 +42,22 @@ def fold(folded: Folded | None, report: DeviceReport) -> Folded:
 
 def _widen(window: DeviceWindow | None, sample: DeviceSample) -> DeviceWindow:
     memory = sample.memory
+    most, most_at = _most(memory)
     if window is None or window.identity != sample.identity or window.newest.size != memory.size:
-        return DeviceWindow(sample.identity, memory, memory.used, memory.used, memory.at, samples=1)
-    larger = memory.used > window.used_max
+        return DeviceWindow(sample.identity, memory, memory.used, most, most_at, samples=1)
+    larger = most > window.used_max
     return DeviceWindow(
         identity=sample.identity,
         newest=memory,
         used_min=min(window.used_min, memory.used),
-        used_max=memory.used if larger else window.used_max,
-        used_max_at=memory.at if larger else window.used_max_at,
+        used_max=most if larger else window.used_max,
+        used_max_at=most_at if larger else window.used_max_at,
         samples=window.samples + 1,
     )
+
+
+def _most(memory: MemorySample) -> tuple[int, float]:
+    """Return the largest use this sample knows of, and when that was at the earliest."""
+    if memory.reached is None or memory.reached_at is None or memory.reached <= memory.used:
+        return memory.used, memory.at
+    return memory.reached, memory.reached_at

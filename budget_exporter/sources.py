@@ -14,6 +14,7 @@ Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "superv
 SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
     "amd_processes": "devices",
+    "neuron": "devices",
     "procfs": "engines",
     "containers": "daemons",
     "endpoint": "endpoints",
@@ -36,6 +37,8 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "amd_processes": (0.2, 10.0),
     # A child process that costs a tenth of a second of a core.
     "rocm_smi": (10.0, 3600.0),
+    # The driver's own peak tells of most of what lies between two samples; a large host has 128 cores.
+    "neuron": (0.05, 1.0),
     # What the supervisor says of an end is tied to what the next look finds.
     "procfs": (0.2, 2.0),
     # Health; metrics every second time until their figures are known, then every sixth.

@@ -201,8 +201,8 @@ def joined(texts: list[str]) -> list[str]:
     return [glued, " ".join(texts)]
 
 
-def misreadings(data: list[bytes], *, cut: bool) -> Iterator[str]:
-    """Yield what is read of these lines and does not stand in them."""
+def misreadings(data: list[bytes], *, cut: bool) -> Iterator[str | None]:
+    """Yield for each reading of these lines that holds a fact what does not stand in them, None where all does."""
     sentences = Sentences(TABLES)
     texts: list[str] = []
     bodies: list[str] = []
@@ -214,22 +214,23 @@ def misreadings(data: list[bytes], *, cut: bool) -> Iterator[str]:
                 if reading.statements or reading.figures:
                     there = standing([*texts, *joined(bodies)])
                     wrong = misread(reading, there, [*texts, "".join(texts), " ".join(texts)])
-                    if wrong is not None:
-                        yield wrong
+                    yield wrong
 
 
 @pytest.mark.parametrize("share", range(SHARES))
 def test_no_mutated_line_gives_a_number_that_does_not_stand_in_it(share: int) -> None:
     random = Random(share)  # noqa: S311 - the same lines in every run
     reader = BootReader(clock=lambda: 1770200000.0)
-    read = 0
+    read = told = 0
     for _ in range(LINES_A_SHARE):
         data = [part.encode("utf-8", "surrogateescape") for part in mutated(random, CORPUS)]
         cut = random.random() < 0.1
-        wrong = list(misreadings(data, cut=cut))
-        assert not wrong, (wrong, data, cut)
+        found = list(misreadings(data, cut=cut))
+        assert not any(found), (found, data, cut)
+        told += bool(found)
         reader.feed([Record(part, cut=cut) for part in data])
         read += len(data)
     reader.report()
     reader.take_failures()
     assert read >= LINES_A_SHARE
+    assert told >= LINES_A_SHARE // 3, "most mutated lines say nothing: nothing was tested"

@@ -122,8 +122,8 @@ class HostSource:
 
     def _identity(self, device: str, sampler: str) -> DeviceIdentity:
         # A fixed identity of its own: memory that is plugged in or out makes no other device of it.
-        self._model = self._model or _processor(self._text("cpuinfo"))
-        self._kernel = self._kernel or self._text("sys/kernel/osrelease") or "linux"
+        self._model = self._model or _processor(_text(self._procfs / "cpuinfo"))
+        self._kernel = self._kernel or _text(self._procfs / "sys/kernel/osrelease") or "linux"
         return DeviceIdentity(
             device,
             platform="host",
@@ -132,6 +132,7 @@ class HostSource:
             sampler=sampler,
             uuid=device,
             order=int(device.removeprefix("cpu/node")),
+            cpus=_text(self._nodes / device.removeprefix("cpu/") / "cpulist"),
         )
 
     def _look_at(self, interest: frozenset[int], devices: list[str]) -> None:
@@ -147,12 +148,6 @@ class HostSource:
         if len(devices) == 1 and interest:
             held = (process_memory(self._procfs, pid) for pid in sorted(interest))
             self._holders = (Holders(devices[0], at, tuple(process for process in held if process is not None)),)
-
-    def _text(self, name: str) -> str:
-        try:
-            return read_text(self._procfs / name)
-        except OSError:
-            return ""
 
 
 def _read(
@@ -171,6 +166,13 @@ def _read(
     except SourceError as error:
         faults.append(f"{device}: meminfo: {error}")
     return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
 
 
 def _processor(cpuinfo: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 __all__ = ["ENVIRON_ALLOWED", "GIVEN_ALLOWED"]
 
 _ENVIRON = """
-    CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
+    CPU_VISIBLE_MEMORY_NODES CUDA_DEVICE_ORDER CUDA_VISIBLE_DEVICES HIP_VISIBLE_DEVICES ROCR_VISIBLE_DEVICES
     HABANA_VISIBLE_DEVICES HABANA_VISIBLE_MODULES
     NEURON_LOGICAL_NC_CONFIG NEURON_PLATFORM_TARGET_OVERRIDE NEURON_RT_NUM_CORES NEURON_RT_VIRTUAL_CORE_SIZE
     NEURON_RT_VISIBLE_CORES NEURON_VISIBLE_DEVICES
@@ -18,7 +18,8 @@ _ENVIRON = """
     PODMAN_SYSTEMD_UNIT PROMETHEUS_MULTIPROC_DIR PT_HPU_LAZY_MODE
     PYTORCH_ALLOC_CONF PYTORCH_CUDA_ALLOC_CONF PYTORCH_HIP_ALLOC_CONF
     VLLM_BUCKETING_FROM_FILE VLLM_BUCKETING_STRATEGY VLLM_COMPACT_GDN VLLM_CONFIGURE_LOGGING VLLM_CONTIGUOUS_PA
-    VLLM_CPU_KVCACHE_SPACE VLLM_CUDAGRAPH_MEM_BASE_MB VLLM_CUDAGRAPH_MEM_ESTIMATE_MB VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB
+    VLLM_CPU_KVCACHE_SPACE VLLM_CPU_OMP_THREADS_BIND VLLM_CPU_SIM_MULTI_NUMA
+    VLLM_CUDAGRAPH_MEM_BASE_MB VLLM_CUDAGRAPH_MEM_ESTIMATE_MB VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB
     VLLM_ENABLE_BUCKETING VLLM_ENABLE_STARTUP_PLAN VLLM_EXPONENTIAL_BUCKETING VLLM_FLASHINFER_WORKSPACE_BUFFER_SIZE
     VLLM_GRAPH_DECODE_STRATEGY VLLM_GRAPH_MEM_MARGIN VLLM_GRAPH_PROMPT_RATIO VLLM_GRAPH_PROMPT_STRATEGY
     VLLM_GRAPH_RESERVED_MEM VLLM_KV_CACHE_LAYOUT VLLM_LOGGING_LEVEL VLLM_LOGGING_STREAM
@@ -48,7 +49,7 @@ ENVIRON_ALLOWED: frozenset[str] = frozenset(_ENVIRON.split()) | _BUCKETS
 _GIVEN = """
     api-server-count async-scheduling block-size cpu-offload-gb cudagraph-capture-sizes data-parallel-backend
     data-parallel-rank data-parallel-size data-parallel-size-local data-parallel-start-rank
-    decode-context-parallel-size device-ids disable-hybrid-kv-cache-manager distributed-executor-backend dtype
+    decode-context-parallel-size device device-ids disable-hybrid-kv-cache-manager distributed-executor-backend dtype
     enable-chunked-prefill enable-cumem-allocator enable-expert-offload enable-expert-parallel enable-lora
     enable-prefix-caching enable-sleep-mode enforce-eager expert-direct-load expert-offload-mem expert-precise-memory
     expert-resident-layers gpu-memory-utilization headless kv-cache-dtype kv-cache-memory-bytes

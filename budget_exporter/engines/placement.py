@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
+from budget_exporter.engines._placed_on_host import place_on_host, runs_on_cpu
 from budget_exporter.engines._visible import visible_to_cuda, visible_to_hip
+from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.device import DeviceIdentity
 from budget_exporter.facts.engine import Placement, Shape, Worker
 
@@ -22,6 +24,7 @@ def place(
     environ: Mapping[str, str] | None,
     workers: Sequence[Worker],
     devices: Sequence[DeviceIdentity],
+    report: BootReport | None = None,
 ) -> tuple[Placement, ...]:
     """
     Return one placement a rank of this host: ``0``, ``1``, … and ``d0.0``, ``d1.0``, … with data parallelism.
@@ -29,9 +32,12 @@ def place(
     ``environ`` is the main process's, None where it may not be read; ``devices`` are all of the host, of which those
     without ``order`` cannot be opened by the engine. A worker's device is its local rank's place in the visible list
     (vLLM 0.8.5 to 0.33, ``v1/worker/gpu_worker.py``). Where that is not all there is to it, the device is None and
-    ``why`` says so; more than 1024 ranks are none.
+    ``why`` says so; more than 1024 ranks are none. The host's memory is the device of engines on the CPU only, and
+    ``report`` tells which those are.
     """
     names = _names(shape)
+    if runs_on_cpu(shape, report):
+        return place_on_host(names, shape, environ, devices, report)
     why = _unresolved(shape, workers)
     if why:
         return tuple(Placement(name, None, why) for name in names)
@@ -111,7 +117,7 @@ def _visible(
 
 def _openable(devices: Sequence[DeviceIdentity]) -> tuple[list[DeviceIdentity], str]:
     """Return the devices the engine's runtime can open, in its order, or why there is no such order."""
-    cards = [device for device in devices if device.platform != "host"] or list(devices)
+    cards = [device for device in devices if device.platform != "host"]
     platforms = {device.platform for device in cards}
     if len(platforms) > 1:
         return [], f"devices of several platforms: {', '.join(sorted(platforms))}"

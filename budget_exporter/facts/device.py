@@ -29,6 +29,8 @@ class DeviceIdentity:
     """True for an iGPU or APU, whose memory is the host's."""
     high_water_source: str = "sampled"
     """Where the high-water mark comes from: ``sampled`` here, ``driver`` where the driver keeps a peak of its own."""
+    cpus: str = ""
+    """The CPUs of a NUMA node as the kernel lists them (``0-31,64-95``); empty where unknown or no node."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,8 +43,8 @@ def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement,
         return ()
     sighting, shape = engine.last.sighting, engine.last.shape
     said = engine.report.device_type if engine.report else None
-    possible = [device for device in devices if said is None or DEVICE_TYPES.get(device.platform) == said]
-    return place_ranks(shape, sighting.environ, sighting.workers, possible)
+    possible = [device for device in devices if said is None or DEVICE_TYPES.get(device.platform) in (said, "cpu")]
+    return place_ranks(shape, sighting.environ, sighting.workers, possible, engine.report)
 
 
 def associate(engine: Engine, reading: Reading | None, resumed: Resumed | None) -> bool:

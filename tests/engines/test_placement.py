@@ -123,10 +123,10 @@ def test_hosts_that_cannot_be_read_as_one_order() -> None:
     assert place(Shape(), {}, (), (gaudi,))[0].device == gaudi.device
 
 
-def test_a_host_s_memory_is_no_device_beside_a_card() -> None:
+def test_a_host_s_memory_is_no_device_of_an_engine_that_is_not_known_to_run_on_the_cpu() -> None:
     memory = card("cpu/node0", 0, platform="host")
     assert on({}, 1, (memory, A)) == [A.device]
-    assert on({}, 1, (memory,)) == ["cpu/node0"]
+    assert on({}, 1, (memory,)) == [None]
 
 
 def test_cuda_lists() -> None:

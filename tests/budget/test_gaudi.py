@@ -396,6 +396,16 @@ def test_the_engine_s_own_number_of_graphs_counts() -> None:
     assert ledger(F17, Shape(), replace(said("50"), graphs=12)).graphs == 12
 
 
+def test_the_engine_s_own_buckets_count_until_it_says_what_it_captured() -> None:
+    report = replace(said("50"), prompt_buckets=24, decode_buckets=48)
+    found = ledger(F17, Shape(), report)
+    assert found.graphs == 72
+    assert "24 prompt and 48 decode buckets are warmed up" in found.notes
+    assert ledger(F17, Shape(), replace(report, graphs=63)).graphs == 63
+    assert ledger(F17, Shape(enforce_eager=True), report).graphs is None
+    assert ledger(F17, Shape(), replace(report, decode_buckets=None)).graphs is None
+
+
 def test_graphs_are_not_counted_without_what_they_depend_on() -> None:
     found = ledger(F17, Shape(max_num_seqs=4), said("50"))
     assert found.graphs is None

@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from budget_exporter.budget import tpu_kv
 from budget_exporter.budget.laws.tpu import LAWS, Tpu
 from budget_exporter.errors import LawError
-from budget_exporter.facts.boot import BootReport, Printed, RankFacts
+from budget_exporter.facts.boot import BootReport, Chips, Printed, RankFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Constants, Ledger, RankInput, RankLedger
 from budget_exporter.units import GIB, MIB, printed_bytes, rounding_of
@@ -40,10 +40,11 @@ def ledger(
     version: tuple[int, ...] = (0, 32),
     shape: Shape = SHAPE,
     chips: int = 4,
+    said_of_all: Chips | None = None,
     **more: Any,
 ) -> Ledger:
     ranks = [RankInput(str(n), gib(31.25)) for n in range(chips)]
-    return law(*version).ledger(shape, ranks, said(consumed, **more), None)
+    return law(*version).ledger(shape, ranks, said(consumed, chips=said_of_all, **more), None)
 
 
 def only(
@@ -105,6 +106,20 @@ def test_the_ledger_closes_and_names_the_pool_of_all_chips() -> None:
     assert found.law == "tpu_inference"
     assert found.utilization is not None
     assert found.utilization.source == "flag"
+
+
+def test_what_all_chips_hold_together_is_only_that_of_a_chip_where_it_is_alone() -> None:
+    used = Printed(gib(14.96), 5)
+    chips = Chips(requested=Printed(gib(112.5)), used=used)
+    alone = ledger(None, chips=1, said_of_all=chips).ranks["0"]
+    assert [(term.name, term.bytes, term.rounding) for term in alone.charges] == [("consumed", used.bytes, 5)]
+    several = ledger(None, chips=4, said_of_all=chips)
+    assert all(rank.pool is None for rank in several.ranks.values())
+    note = "the engine says of all local chips together: 14.96 GiB in use of 112.50 GiB requested"
+    assert note in several.notes
+    assert note not in ledger(gib(3.74), chips=4, said_of_all=chips).notes
+    for part in (None, Chips(used=used), Chips(requested=used)):
+        assert not any("all local chips together" in each for each in ledger(None, chips=4, said_of_all=part).notes)
 
 
 @pytest.mark.parametrize(("version", "share"), [((0, 12), 0.9), ((0, 19), 0.9), ((0, 20), 0.92), ((0, 32), 0.92)])

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 
 from budget_exporter.budget.buckets.releases import FIRST_FORK, Release, release_of
 from budget_exporter.budget.laws import Law, Version, expert_offload, gaudi, neuron, tpu, vllm_cpu, vllm_gpu
+from budget_exporter.budget.neuron_settings import CPU as NEURON_CPU
 from budget_exporter.budget.version import parse_version, version_text
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport
@@ -89,7 +90,8 @@ def flavour_of(shape: Shape, report: BootReport | None, ranks: Sequence[RankInpu
     Return the kind of engine.
 
     Expert offload is what the flag or a plan block says. Else what the engine says it runs on, in torch's words; else
-    the platform of its devices; else a GPU. On Gaudi the release tells the fork from the plugin.
+    the platform of its devices; else a GPU. On Gaudi the release tells the fork from the plugin, and Neuron's CPU mode
+    keeps to Neuron's law on the host's memory.
     """
     if _offloads(shape, report):
         return "expert_offload"
@@ -97,6 +99,8 @@ def flavour_of(shape: Shape, report: BootReport | None, ranks: Sequence[RankInpu
     said = report.device_type if report is not None else None
     if said is not None and said not in _DEVICE_TYPES:
         raise LawError(f"there is no budget law for an engine that runs on {said[:40]}")
+    if kinds == ["vllm_cpu"] and said in (None, "neuron") and _on(shape.environ.get(NEURON_CPU, "")):
+        return "neuron"
     wanted = kinds if said is None else sorted({_DEVICE_TYPES[said], *kinds})
     if len(wanted) > 1:
         where = "" if said is None else f"the engine runs on {said}, "
@@ -104,6 +108,10 @@ def flavour_of(shape: Shape, report: BootReport | None, ranks: Sequence[RankInpu
     flavour = wanted[0] if wanted else "vllm_gpu"
     release = _gaudi(report) if flavour == "gaudi" else None
     return flavour if release is None else release.flavour
+
+
+def _on(switch: str) -> bool:
+    return switch.strip().lower() in ("1", "true")
 
 
 def _version(flavour: str, shape: Shape, report: BootReport | None) -> tuple[str, Version | None, bool]:

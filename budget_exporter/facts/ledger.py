@@ -115,6 +115,8 @@ class RankInput:
     """True where the device's memory is the host's (an APU, GB10, Strix Halo)."""
     model: str = ""
     """The device's own name; empty where unknown."""
+    container_limit: int | None = None
+    """The host memory its container lets the rank's process have; None without such a limit, or where unknown."""
 
 
 @dataclass(frozen=True, slots=True)

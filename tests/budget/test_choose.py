@@ -208,6 +208,21 @@ def test_the_flavour_is_what_the_engine_says_it_runs_on_else_what_its_devices_ar
     assert flavour_of(Shape(expert_offload=True), BootReport(device_type=said), on(*platforms)) == "expert_offload"
 
 
+@pytest.mark.parametrize(
+    ("said", "mode", "flavour"),
+    [
+        (None, "1", "neuron"),
+        ("neuron", "1", "neuron"),
+        ("cpu", "1", "vllm_cpu"),
+        (None, "0", "vllm_cpu"),
+        (None, None, "vllm_cpu"),
+    ],
+)
+def test_neuron_s_cpu_mode_keeps_to_neuron_s_law(said: str | None, mode: str | None, flavour: str) -> None:
+    shape = Shape(environ={} if mode is None else {"VLLM_NEURON_CPU_MODE": mode})
+    assert flavour_of(shape, BootReport(device_type=said), on("host")) == flavour
+
+
 @pytest.mark.parametrize("platform", closed_list("budget_device_info", "platform") or ())
 def test_every_kind_of_device_has_a_law(platform: str) -> None:
     assert of(flavour_of(Shape(), None, on(platform)))

@@ -13,7 +13,7 @@ from budget_exporter.budget.laws.vllm_cpu import KV_SPACE, LAWS, VllmCpu, half_o
 from budget_exporter.errors import LawError
 from budget_exporter.facts.boot import BootReport, Printed, RankFacts
 from budget_exporter.facts.engine import Shape
-from budget_exporter.facts.ledger import Ledger, RankInput, RankLedger
+from budget_exporter.facts.ledger import Ledger, Origin, RankInput, RankLedger
 from budget_exporter.units import GIB, MIB, human_int, printed_bytes, rounding_of
 
 RANK = RankInput("0", 64 * GIB, 60 * GIB)
@@ -258,3 +258,45 @@ def test_the_rows_share_out_all_versions() -> None:
     for before, after in pairwise(LAWS):
         assert before.until == after.since
     assert (LAWS[0].since, LAWS[-1].until, LAWS[-1].examined_until) == ((0, 8, 5), None, (0, 34))
+
+
+# A container's limit
+
+
+def limited(version: tuple[int, ...], limit: int | None, shape: Shape = NOTHING, source: Origin = "measured") -> Ledger:
+    rank = replace(RANK, container_limit=limit, free_at_init_source=source)
+    return ledger(shape, consumed=GIB, rank=rank, version=version)
+
+
+@pytest.mark.parametrize(
+    ("version", "limit", "size"),
+    [
+        ((0, 32), 16 * GIB, 16 * GIB),
+        ((0, 24), 16 * GIB, 16 * GIB),
+        ((0, 23), 16 * GIB, 64 * GIB),
+        ((0, 32), 64 * GIB, 64 * GIB),
+        ((0, 32), 65 * GIB, 64 * GIB),
+        ((0, 32), None, 64 * GIB),
+    ],
+)
+def test_a_container_s_limit_is_the_size_from_0_24_on(version: tuple[int, ...], limit: int | None, size: int) -> None:
+    found = limited(version, limit, Shape(utilization=0.5))
+    assert (found.ranks["0"].size, found.ranks["0"].requested) == (size, size // 2)
+    stands = "16.00 GiB stands in place of the node's 64.00 GiB"
+    assert any(stands in note for note in found.notes) == (size == 16 * GIB)
+
+
+def test_what_is_free_on_the_node_is_not_what_is_free_in_the_container() -> None:
+    assert limited((0, 32), 16 * GIB, Shape(utilization=0.5)).ranks["0"].margin is None
+    printed_free = limited((0, 32), 16 * GIB, Shape(utilization=0.5), "log").ranks["0"]
+    assert printed_free.margin == 52 * GIB
+    assert limited((0, 32), None, Shape(utilization=0.5)).ranks["0"].margin == 28 * GIB
+
+
+@pytest.mark.parametrize("version", [(0, 32), (0, 23)])
+def test_more_than_the_container_may_have_is_said(version: tuple[int, ...]) -> None:
+    notes = limited(version, 16 * GIB, Shape(kv_cache_memory_bytes=32 * GIB)).notes
+    assert any("requests 33.00 GiB, more than the 16.00 GiB its container lets it have" in note for note in notes)
+    assert not any(
+        "container lets it have" in note for note in limited(version, 40 * GIB, Shape(utilization=0.5)).notes
+    )

@@ -112,7 +112,9 @@ class VllmCpu:
         check(shape, ranks)
         shares = self.default == "utilization"
         utilization = DEFAULT_UTILIZATION if shape.utilization is None else shape.utilization
-        results = {rank.rank: self._rank(shape, rank, report, utilization) for rank in ranks}
+        seen = [self._seen(rank) for rank in ranks]
+        results = {rank.rank: self._rank(shape, rank, report, utilization) for rank in seen}
+        limited = {rank.rank: _limited(rank, results[rank.rank][0]) for rank in ranks}
         requested = max((ledger.requested for ledger, _ in results.values()), default=0)
         source: Literal["default", "flag"] = "default" if shape.utilization is None else "flag"
         price = self._price(shape, report)
@@ -125,9 +127,24 @@ class VllmCpu:
             kv_min_tokens=kv_minimum(shape, report),
             utilization=Term("utilization", requested, source, UTILIZATION) if shares else None,
             utilization_ratio=utilization if shares else None,
-            notes=(*rank_notes({rank: notes for rank, (_, notes) in results.items()}), *self._notes(shape)),
+            notes=(
+                *rank_notes({rank: notes + limited[rank] for rank, (_, notes) in results.items()}),
+                *self._notes(shape),
+            ),
         )
-        return with_geometry(ledger, shape, ranks, report, model, "host")
+        return with_geometry(ledger, shape, seen, report, model, "host")
+
+    def _seen(self, rank: RankInput) -> RankInput:
+        """
+        Return the rank with the memory its worker sees: from 0.24 on its container's limit where the node has more.
+
+        What was measured to be free on the node tells nothing of the container.
+        """
+        limit = rank.container_limit
+        if not self.limits_to_container or limit is None or limit >= rank.size:
+            return rank
+        inside = replace(rank, size=limit)
+        return inside if rank.free_at_init_source == "log" else replace(inside, free_at_init=None)
 
     def explicit(self, shape: Shape, size: int) -> Term | None:
         """
@@ -222,6 +239,19 @@ class VllmCpu:
         elif not self.limits_to_container:
             notes.append("a container's memory limit is not looked at: the share is of the node's memory")
         return notes
+
+
+def _limited(rank: RankInput, ledger: RankLedger) -> list[str]:
+    """Return what a container's limit makes of the rank; ``rank`` is on its node, ``ledger`` what its worker makes."""
+    limit = rank.container_limit
+    if limit is None or limit >= rank.size:
+        return []
+    if ledger.requested > limit:
+        asked = f"requests {gib_text(ledger.requested)}, more than the {gib_text(limit)} its container lets it have"
+        return [f"{asked}: the kernel ends it once it takes them"]
+    if ledger.size == limit:
+        return [f"its container's limit of {gib_text(limit)} stands in place of the node's {gib_text(rank.size)}"]
+    return []
 
 
 LAWS = (

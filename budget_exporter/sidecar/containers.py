@@ -26,8 +26,8 @@ __all__ = ["Containers", "merged"]
 NAME = "containers"
 LOOK = 5.0
 """Seconds between two looks for sockets."""
-UNNAMED = 3.0
-"""Seconds an engine in a container waits for its daemon to tell the container's name before it gets another."""
+PATIENCE = 3.0
+"""Seconds an engine in a container waits for its daemon to tell of it before it gets a name: it may have a unit."""
 CLOSE = 0.3
 """Seconds the tasks have to end when the exporter stops."""
 _RUNTIMES = ("podman", "docker")
@@ -55,8 +55,10 @@ class Containers:
         self._daemons: dict[Path, _Daemon] = {}
         self._task: asyncio.Task[None] | None = None
         self._looked = self._source is None
-        self._unnamed: dict[ProcessKey, float] = {}
-        """Processes in containers whose name nobody has told yet, and since when they are seen."""
+        self._untold: dict[ProcessKey, float] = {}
+        """Processes in containers of which no daemon has told yet, and since when they are seen."""
+        self._missed = False
+        """Whether an engine has no name for want of a daemon's word."""
         self._known: dict[str, Container] = {}
         """What was last told of the containers whose processes run: a daemon may go while they stay."""
         self._shapes: dict[ProcessKey, Shape] = {}
@@ -70,7 +72,7 @@ class Containers:
         """
         Return what runs, with what the daemons say of it and the engines that only they know.
 
-        A process in a container whose name nobody has told yet waits for it a while: until then it is not complete.
+        A process in a container of which no daemon has told yet waits for that a while: until then it is not complete.
         """
         told = {each.id: each for daemon in self._daemons.values() for each in daemon.containers}
         running = merged(found.running, (self._known | told).values(), self._shape)
@@ -83,16 +85,17 @@ class Containers:
         self._shapes = {main: shape for main, shape in self._shapes.items() if main in mains}
         return Found(kept, all=found.all and not waiting and not unheard)
 
-    def _waiting(self, running: Iterable[Running], now: float) -> set[ProcessKey]:
-        unnamed = [
+    def _waiting(self, running: Sequence[Running], now: float) -> set[ProcessKey]:
+        untold = [
             each.sighting.main
             for each in running
-            if each.sighting.supervisor in _RUNTIMES and each.sighting.container is None
+            if each.sighting.supervisor in _RUNTIMES and each.sighting.container_socket is None
         ]
-        self._unnamed = {main: self._unnamed.get(main, now) for main in unnamed}
+        self._untold = {main: self._untold.get(main, now) for main in untold}
+        self._missed = any(r.sighting.container is None and r.sighting.main in self._untold for r in running)
         if self._looked and not self._daemons:
             return set()
-        return {main for main, since in self._unnamed.items() if 0 <= now - since < UNNAMED}
+        return {main for main, since in self._untold.items() if 0 <= now - since < PATIENCE}
 
     def _shape(self, sighting: EngineSighting) -> Shape:
         if sighting.main not in self._shapes:
@@ -147,7 +150,7 @@ class Containers:
                     self._wake()
         except SourceDenied:
             # Whoever may talk to a daemon is root on its host: that we may not is no fault while nothing is missed.
-            if not daemon.named and not self._unnamed:
+            if not daemon.named and not self._missed:
                 self._health.left(daemon)
             else:
                 self._health.joined(daemon)

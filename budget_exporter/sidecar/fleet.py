@@ -222,9 +222,9 @@ class Fleet:
         return holders | named(fresh, holders, ports, self._config)
 
     def _late_name(self, name: str | None, running: Running) -> str | None:
-        """Return the name of a running engine whose container's name was told only now, None for any other."""
+        """Return the name of a running engine of whose container was told only now, None for any other."""
         last = self.engines[name].last if name is not None and name not in self._config else None
-        if last is None or last.sighting.container is not None or running.sighting.container is None:
+        if last is None or last.sighting.container_socket is not None or running.sighting.container_socket is None:
             return None
         wanted = automatic_name(running)
         # A configured name belongs to what its entry describes.

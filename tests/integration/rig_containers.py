@@ -131,8 +131,9 @@ class ContainerRig:
 
     def clear(self) -> None:
         """Remove every container."""
+        at_once = ["--time=0"] if self.runtime == "podman" else []
         for each in self.cli("ps", "--all", "--quiet", check=False).split():
-            self.remove(each)
+            self.cli("rm", "--force", *at_once, each, check=False)
 
 
 def python() -> str:

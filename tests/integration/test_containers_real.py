@@ -7,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -161,6 +162,24 @@ def test_an_engine_whose_processes_are_hidden_is_known_by_its_daemon_alone(rig: 
         rig.cli("stop", "qwen")
         published(serve, "qwen", up=0.0, state="inactive", restarts_total=1.0)
         assert engines(serve) == {"qwen"}
+
+
+@pytest.mark.real_part("podman")
+def test_a_container_under_a_unit_is_one_engine_with_the_unit_s_name(podman_rig: ContainerRig, tmp_path: Path) -> None:
+    """As a quadlet starts it: podman hands its unit on to conmon and to a label of the container."""
+    unit = replace(podman_rig, environ={**podman_rig.environ, "PODMAN_SYSTEMD_UNIT": "vllm-qwen.service"})
+    words = ("serve", f"--path.rootfs={unit.rootfs}", "--no-source.journal", "--no-source.systemd")
+    try:
+        unit.start("systemd-vllm-qwen", "org/model", "--port", "9131")
+        with exporter(tmp_path / "exporter.log", *words) as serve:
+            published(serve, "vllm-qwen", up=1.0, supervisor="systemd")
+            unit.remove("systemd-vllm-qwen")
+            published(serve, "vllm-qwen", up=0.0)
+            unit.start("systemd-vllm-qwen", "org/model", "--port", "9131")
+            published(serve, "vllm-qwen", up=1.0, supervisor="systemd", restarts_total=1.0)
+            assert engines(serve) == {"vllm-qwen"}
+    finally:
+        podman_rig.clear()
 
 
 async def heard(rig: ContainerRig, wanted: Callable[[Container], bool]) -> Container:

@@ -14,7 +14,7 @@ import pytest
 from budget_exporter.facts.container import Container
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
 from budget_exporter.roots import Roots
-from budget_exporter.sidecar.containers import UNNAMED, Containers, merged
+from budget_exporter.sidecar.containers import PATIENCE, Containers, merged
 from budget_exporter.sidecar.fleet import Running
 from budget_exporter.sidecar.threads import Found
 
@@ -102,7 +102,7 @@ async def test_an_engine_waits_a_while_for_the_name_of_its_container(silent: Pat
     containers.start()
     await asyncio.wait_for(woken.wait(), 10)
     found = Found([running(7, supervisor="docker", container_id=ID), running(8, unit="u.service")], all=True)
-    for now, complete in ((100.0, False), (100.0 + UNNAMED - 0.1, False), (100.0 + UNNAMED, True)):
+    for now, complete in ((100.0, False), (100.0 + PATIENCE - 0.1, False), (100.0 + PATIENCE, True)):
         seen = containers.merge(found, now)
         assert (len(seen.running), seen.all) == (1 + complete, complete)
     assert [(health.name, health.settled) for health in containers.health()] == [("containers", False)]

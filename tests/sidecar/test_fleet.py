@@ -29,6 +29,7 @@ def running(
         environ={},
         unit=unit,
         container=container,
+        container_socket="/run/docker.sock" if container else None,
     )
     return Running(sighting, Shape(model=model, port=port))
 

@@ -2,8 +2,9 @@
 Bytes of a log to lines of an engine: every envelope off.
 
 What is taken off: ANSI colours (also as ``^[[..m``), carriage returns and progress bars glued to the next record, the
-time stamps of docker, CRI, compose, the journal and CI systems, JSON logs (vLLM 0.31+ and docker's json-file), and
-vLLM's own process prefix of every version. Where prefixes are nested, the last one is the writer.
+time stamps and names of docker, CRI, compose, kubectl, the journal, syslog and CI systems, JSON logs (vLLM's own,
+docker's json-file, the journal's, those of log shippers), Ray's note of repetitions, and vLLM's own process prefix of
+every version. Where prefixes are nested, the last one is the writer.
 """
 
 from __future__ import annotations
@@ -54,8 +55,8 @@ class Line:
 
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*[mK]|\^\[\[[0-9;]*m")
-_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
-"""Cursor movements and titles: a gap in the text, so that what stood on either side is not joined."""
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b[\]_][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b[()][A-Z0-9]")
+"""Cursor movements, titles, Buildkite's stamps: a gap in the text, so that what stood on either side is not joined."""
 _ENDS = re.compile(r"[\r\n]+|\^M")
 _BAR = re.compile(r"\d{1,3}%\|[^|]{0,400}\|\s*\d+/\d+\s*\[[^\]]{0,80}\]")
 _PREFIX = re.compile(
@@ -79,15 +80,26 @@ _TORCH_RANK = re.compile(r"\[rank(?P<rank>\d{1,6})\]:?")
 _RFC3339 = re.compile(r"\[?(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\]?[:,]?\s*")
 _OUTER = (
     re.compile(r"(?:stdout|stderr) [FP] "),
+    re.compile(r"\d\d[OE][ +]"),
+    re.compile(r"##\[[a-z]{1,20}\]\s*"),
+    re.compile(r"<\d{1,3}>(?:1 )?"),
+    re.compile(r"\[pod/[^\]\s]{1,255}\]\s*"),
+    re.compile(r"[\w.-]{1,255} [\w@.\\-]{1,255}\[\d{1,10}\]: "),
     re.compile(r"\s{0,8}(?:>|--|\|)\s+"),
     re.compile(r"[\w.-]{1,80}\s+\|\s"),
     re.compile(r"(?:INFO|ERROR|WARNING|DEFAULT)(?= (?:\d{4}-\d\d-\d\dT|\[resource)) *"),
     re.compile(r"\[resource\.labels[^\]]{0,200}\]\s*"),
-    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d [\w.-]{1,255} [^\s:\[]{1,255}(?:\[\d+\])?: "),
+    re.compile(r"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,9})? [\w.-]{1,255} [^\s:\[]{1,255}(?:\[\d+\])?: "),
     re.compile(r"\[(?:Error|Info|Warning|Debug)\] \(Process\) ", re.IGNORECASE),
     re.compile(r"(?:INFO|ERROR|WARN) [\w:]{1,80}: VLLM: "),
     re.compile(r"\[Stage-\d+\]\s*"),
 )
+_REPEATED = re.compile(r"\s*\[repeated \d{1,6}x across cluster\].*$")
+"""Ray's: what other workers printed is not known from it."""
+_MESSAGES = ("log", "message", "msg", "MESSAGE", "textPayload", "line")
+_OWN_KEYS = frozenset({"levelname", "processName", "vllm_process_name"})
+"""Keys of vLLM's own JSON; around it a log shipper's may stand."""
+_TIMES = ("time", "timestamp", "@timestamp")
 _ROUNDS = 8
 _LONGEST = 1 << 14
 """Characters of a line that are looked at; the longest of use, ``non-default args``, has a few thousand."""
@@ -108,12 +120,14 @@ def _unfold(text: str, at: float | None, cut: bool, depth: int = 0) -> Iterator[
     parts = _ENDS.split(text.replace("\N{MINUS SIGN}", "-"))
     for number, part in enumerate(parts):
         torn = cut and number == len(parts) - 1
-        if part.startswith("{") and depth < _NESTING:
-            found = _json_line(part, depth)
+        if depth < _NESTING and '{"' in part:
+            # A runtime's or a shipper's stamp may stand before it.
+            inner, outer_at, _ = _outer(_COLOUR.sub("", part))
+            found = _json_line(inner, depth, outer_at or at) if inner.startswith("{") else None
             if found is not None:
                 yield from found
                 continue
-            torn = True
+            torn = torn or inner.startswith("{")
         for piece, glued in _pieces(_CONTROL.sub(" ", _COLOUR.sub("", part))):
             long = len(piece) > _LONGEST
             line = _peel(piece[:_LONGEST].replace("**", "").replace("`", ""), at, torn or glued or long)
@@ -175,6 +189,8 @@ def _peel(piece: str, at: float | None, cut: bool) -> Line:
     again = _TORCH_RANK.match(text)
     if again is not None:
         rank, text = int(again["rank"]), text[again.end() :].lstrip()
+    if "[repeated" in text:
+        text = _REPEATED.sub("", text)
     return Line(
         text=text.rstrip(),
         writer=_writer(head, rank),
@@ -226,20 +242,27 @@ def _named(name: str, pid: int | None, rank: int | None) -> Writer:
     return Writer(process=name, pid=pid, rank=rank, groups=groups)
 
 
-def _json_line(part: str, depth: int) -> list[Line] | None:
+def _json_line(part: str, depth: int, at: float | None) -> list[Line] | None:
     try:
         entry: Any = json.loads(part)
     except (ValueError, RecursionError):
         return None
     if not isinstance(entry, dict):
         return None
-    if isinstance(entry.get("log"), str):
-        at = _zoned(entry["time"]) if isinstance(entry.get("time"), str) else None
-        return list(_unfold(entry["log"], at, cut=False, depth=depth + 1))
-    message = entry.get("message", entry.get("msg"))
-    if not isinstance(message, str):
+    message = next((entry[key] for key in _MESSAGES if isinstance(entry.get(key), str)), None)
+    if message is None:
         return None
-    return [_from_json(entry, line) for line in _unfold(message, None, cut=False, depth=_NESTING)]
+    at = _entry_time(entry) or at
+    if _OWN_KEYS.isdisjoint(entry):
+        return list(_unfold(message, at, cut=False, depth=depth + 1))
+    return [_from_json(entry, line) for line in _unfold(message, at, cut=False, depth=_NESTING)]
+
+
+def _entry_time(entry: Mapping[str, Any]) -> float | None:
+    stamp = entry.get("__REALTIME_TIMESTAMP")
+    if isinstance(stamp, str) and stamp.isascii() and stamp.isdigit() and len(stamp) < 20:  # noqa: PLR2004 - 64 bits
+        return int(stamp) / 1e6
+    return next((_zoned(entry[key]) for key in _TIMES if isinstance(entry.get(key), str)), None)
 
 
 def _from_json(entry: Mapping[str, Any], line: Line) -> Line:

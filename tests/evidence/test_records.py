@@ -32,6 +32,19 @@ def only(data: str | bytes) -> Line:
         "2026-02-03 10:00:29.5 [Error] (Process) ",
         "2026-02-03T10:00:29.5Z  INFO engine::worker: VLLM: ",
         "[Stage-0] ",
+        "2026-02-03T10:00:29+0000 host.example.org vllm[4242]: ",
+        "2026-02-03T10:00:29.123456+01:00 host vllm-qwen.service[4242]: ",
+        "Feb  3 10:00:29.123456 host python3[4242]: ",
+        "<14>1 2026-02-03T10:00:29Z ",
+        "[pod/vllm-0/vllm] ",
+        "[pod/vllm-7d9f-x/vllm] 2026-02-03T10:00:29.297966219Z ",
+        "vllm-1  | 2026-02-03T10:00:29.297966219Z ",
+        "\x1b[36mvllm-1  |\x1b[0m ",
+        "2026-02-03T10:00:29.297966Z 01O ",
+        "2026-02-03T10:00:29.297966Z 00E+",
+        "2026-02-03T10:00:29.2979661Z ##[error]",
+        "[2026-02-03T10:00:29.297Z] ",
+        "\x1b_bk;t=1770112829000\x07",
         "`",
         "**",
     ],
@@ -128,6 +141,42 @@ def test_dockers_json_around_vllms_is_read() -> None:
     line = only(json.dumps({"log": inner + "\n", "stream": "stderr", "time": "2026-02-03T10:00:29Z"}))
 
     assert (line.text, line.writer.pid) == (MESSAGE, 31)
+
+
+@pytest.mark.parametrize(
+    "prefix",
+    ["", "2026-02-03T10:00:29.297966219Z stdout F ", "vllm-1  | ", "[pod/vllm-0/vllm] ", "\x1b[36mvllm-1 |\x1b[0m "],
+)
+def test_vllms_json_is_read_behind_every_envelope(prefix: str) -> None:
+    inner = json.dumps({"levelname": "INFO", "process": 31, "message": MESSAGE, "vllm_process_name": "Worker_TP1"})
+
+    line = only(prefix + inner)
+
+    assert (line.text, line.writer, line.level) == (MESSAGE, Writer("Worker_TP1", 31, groups={"TP": 1}), "INFO")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"MESSAGE": PLAIN, "__REALTIME_TIMESTAMP": "1770112829500000", "_PID": "31"},
+        {"message": PLAIN, "@timestamp": "2026-02-03T10:00:29.5Z", "log": {"offset": 7}},
+        {"textPayload": PLAIN, "timestamp": "2026-02-03T10:00:29.5Z", "severity": "INFO"},
+        {"log": PLAIN, "stream": "stdout", "time": "2026-02-03T10:00:29.5Z", "kubernetes": {"pod_name": "vllm-0"}},
+        {"line": PLAIN, "timestamp": "2026-02-03T10:00:29.5Z"},
+    ],
+)
+def test_the_journals_json_and_that_of_log_shippers_are_read_with_their_time(entry: dict[str, object]) -> None:
+    line = only(json.dumps(entry))
+
+    assert (line.text, line.level, line.at) == (MESSAGE, "INFO", 1770112829.5)
+
+
+def test_rays_note_of_repetitions_comes_off_and_the_line_is_its_writers() -> None:
+    note = "\x1b[32m [repeated 7x across cluster] (Ray deduplicates logs by default.)\x1b[0m"
+
+    line = only(f"\x1b[36m(RayWorkerWrapper pid=31, ip=10.0.0.1)\x1b[0m {PLAIN}{note}")
+
+    assert (line.text, line.writer, line.cut) == (MESSAGE, Writer("RayWorkerWrapper", 31), False)
 
 
 def test_the_unicode_minus_is_a_minus() -> None:

@@ -13,6 +13,7 @@ from budget_exporter.evidence.boot import BootReader
 from budget_exporter.evidence.figures import PATTERNS
 from budget_exporter.evidence.prefilter import prefilter
 from budget_exporter.evidence.sentences import TABLE, Tables
+from budget_exporter.evidence.streams import apart
 from budget_exporter.facts.boot import BootReport
 
 __all__ = ["PrintedFigure", "Told", "read_log"]
@@ -43,7 +44,7 @@ class Told:
 
 
 def read_log(records: Iterable[Record], clock: Callable[[], float] = time.time) -> tuple[Told, ...]:
-    """Return the boots of a whole log, oldest first; a log without an engine in it has none."""
+    """Return the boots of a whole log, engine by engine, oldest first; a log without an engine in it has none."""
     boots: list[Told] = []
 
     def over(reader: BootReader) -> None:
@@ -53,10 +54,10 @@ def read_log(records: Iterable[Record], clock: Callable[[], float] = time.time) 
             )
             boots.append(Told(reader.conclude(), figures))
 
-    reader = BootReader(clock=clock, tables=_tables(), over=over)
-    for record in records:
-        reader.feed([record])
-    over(reader)
+    for stream in apart(records):
+        reader = BootReader(clock=clock, tables=_tables(), over=over)
+        reader.feed(stream)
+        over(reader)
     return tuple(boots)
 
 

@@ -22,7 +22,7 @@ _KINDS = (
     # kubectl logs --prefix
     (re.compile(_COLOUR + rb"\[pod/([^\]\s]{1,255})\]"), 0.9),
     # docker compose logs
-    (re.compile(_COLOUR + rb"([\w.-]{1,80}) *" + _COLOUR + rb" *\| "), 0.9),
+    (re.compile(_COLOUR + rb"([\w.-]{1,80}) *" + _COLOUR + rb" *\|" + _COLOUR + rb" "), 0.9),
     # syslog, journalctl -o short and its relatives: the host and the unit or program
     (
         re.compile(rb"[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d[.\d]{0,10} ([\w.-]{1,255} [^\s:\[]{1,255})(?:\[\d+\])?: "),

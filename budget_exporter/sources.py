@@ -15,6 +15,7 @@ SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
     "amd_processes": "devices",
     "neuron": "devices",
+    "rocm_smi": "devices",
     "procfs": "engines",
     "containers": "daemons",
     "endpoint": "endpoints",

@@ -25,8 +25,8 @@ from budget_exporter.roots import Roots
 
 __all__ = ["run"]
 
-ABSENT = frozenset({"systemd", "journal"})
-"""Sources that a synthetic host cannot have: there is no bus and no journal in a folder."""
+ABSENT = frozenset({"systemd", "journal", "rocm_smi"})
+"""Sources that a synthetic host cannot have: no folder has a bus or a journal, and AMD's tools read the real /sys."""
 LOOK = 3.0
 """Seconds this host has to show a device or an engine before it is taken to have none."""
 

@@ -15,13 +15,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from budget_exporter.devices._amd_card import is_unified
 from budget_exporter.devices._amd_fdinfo import DrmClient, drm_clients, holds_card
-from budget_exporter.devices._amd_kfd import kfd_gpus, kfd_nodes
+from budget_exporter.devices._amd_kfd import kfd_gpus
 from budget_exporter.devices._amd_kfd_processes import KfdProcesses, KfdUse, kfd_processes
-from budget_exporter.devices._amd_listing import Listing, listed
+from budget_exporter.devices._amd_pools import Pools
 from budget_exporter.devices._pid_namespace import shows_host_pids
-from budget_exporter.devices._sysfs import read_count, read_text
+from budget_exporter.devices._sysfs import read_text
 from budget_exporter.errors import SourceError
 from budget_exporter.facts.device import DeviceReport, Holders, ProcessMemory
 from budget_exporter.roots import Roots
@@ -94,9 +93,9 @@ class AmdProcesses:
         was read. A host without an amdgpu card is an empty report and no fault.
         """
         run = _Run()
-        cards = _cards(self._sysfs)
+        pools = Pools(self._sysfs)
         gpus = self._gpus(run)
-        if not cards and not gpus:
+        if not pools.cards and not gpus:
             return DeviceReport()
         at = self._clock()
         kfd = self._kfd(gpus, run)
@@ -104,7 +103,6 @@ class AmdProcesses:
         devices = {pci for _, pci in run.open}
         if kfd is not None:
             devices |= set(gpus.values())
-        pool = _Pools(self._sysfs, cards)
         uses = {} if kfd is None else kfd.uses
         return DeviceReport(
             faults=tuple(run.faults),
@@ -112,7 +110,7 @@ class AmdProcesses:
                 Holders(
                     device,
                     at,
-                    self._processes(device, uses, run.open, pool),
+                    self._processes(device, uses, run.open, pools),
                     complete=kfd is not None and device in gpus.values() and device not in kfd.unread,
                 )
                 for device in sorted(devices)
@@ -173,55 +171,25 @@ class AmdProcesses:
         device: str,
         uses: Mapping[tuple[int, str], KfdUse],
         held: Mapping[tuple[int, str], _Held],
-        pool: _Pools,
+        pools: Pools,
     ) -> tuple[ProcessMemory, ...]:
         pids = {pid for pid, pci in [*uses, *held] if pci == device}
-        return tuple(self._process(pid, device, uses.get((pid, device)), held, pool) for pid in sorted(pids))
+        return tuple(self._process(pid, device, uses.get((pid, device)), held, pools) for pid in sorted(pids))
 
     def _process(
-        self, pid: int, device: str, use: KfdUse | None, held: Mapping[tuple[int, str], _Held], pool: _Pools
+        self, pid: int, device: str, use: KfdUse | None, held: Mapping[tuple[int, str], _Held], pools: Pools
     ) -> ProcessMemory:
         opened = held.get((pid, device), _Held())
         name, state = _name_and_state(self._procfs, pid)
         return ProcessMemory(
             pid=pid,
-            used=use.used if use is not None else opened.gtt if pool.unified(device) else opened.vram,
+            used=use.used if use is not None else opened.gtt if pools.unified(device) else opened.vram,
             gtt_used=opened.gtt,
             evicted=opened.evicted,
             evicted_seconds=None if use is None or use.evicted_ms is None else use.evicted_ms / 1000,
             name=name,
             state=state,
         )
-
-
-class _Pools:
-    """Tell of which cards the memory is the host's: what fdinfo calls GTT is what their processes hold."""
-
-    def __init__(self, sysfs: Path, cards: Mapping[str, Listing]) -> None:
-        self._sysfs = sysfs
-        self._cards = cards
-        self._known: dict[str, bool] = {}
-
-    def unified(self, device: str) -> bool:
-        if device not in self._known:
-            self._known[device] = device in self._cards and self._look(self._cards[device])
-        return self._known[device]
-
-    def _look(self, card: Listing) -> bool:
-        try:
-            vram = read_count(card.directory / "mem_info_vram_total")
-            gtt = read_count(card.directory / "mem_info_gtt_total")
-            return is_unified(vram, gtt, kfd_nodes(self._sysfs).get(card.pci))
-        except (OSError, ValueError, SourceError):
-            return False
-
-
-def _cards(sysfs: Path) -> Mapping[str, Listing]:
-    """Return the cards there are; what is wrong with their list is said by the source that samples them."""
-    try:
-        return listed(sysfs)[0]
-    except SourceError:
-        return {}
 
 
 def _pids(procfs: Path) -> Iterable[int]:

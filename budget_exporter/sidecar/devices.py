@@ -40,6 +40,8 @@ class Board:
         self._told: dict[str, tuple[Folded, float]] = {}
         """What each source said beside samples, and until when it holds."""
 
+        self._differences: dict[str, dict[str, int]] = {}
+        """How far each source's figures were above ours when it told them, by device."""
     @property
     def marks(self) -> tuple[HighWater, ...]:
         """Return every mark, those of absent devices too."""
@@ -81,6 +83,9 @@ class Board:
         """Take in what ``source`` said beside samples; its next run replaces it."""
         self._told[source] = (folded, now + max(STALE_AFTER, RUNS_KEPT * interval))
 
+        # Now, while the samples of that time are still there: a slow check is shown for longer than they are kept.
+        compared = ((check, self._used_at(check)) for check in folded.cross_checks)
+        self._differences[source] = {check.device: check.used - ours for check, ours in compared if ours is not None}
     def holders(self, now: float) -> dict[str, Holders]:
         """Return the processes that hold memory, by device; where several sources list them the complete list."""
         result: dict[str, Holders] = {}
@@ -92,13 +97,11 @@ class Board:
         return result
 
     def differences(self, now: float) -> dict[str, dict[str, int]]:
-        """Return how far each cross-check is above our sample nearest to it in time, by device and source."""
+        """Return how far each cross-check was above our sample nearest to it in time, by device and source."""
         result: dict[str, dict[str, int]] = {}
-        for source, folded in self._fresh(now):
-            for check in folded.cross_checks:
-                ours = self._used_at(check)
-                if ours is not None:
-                    result.setdefault(check.device, {})[source] = check.used - ours
+        for source, _ in self._fresh(now):
+            for device, difference in self._differences[source].items():
+                result.setdefault(device, {})[source] = difference
         return result
 
     def runtime(self, now: float) -> dict[int, RuntimeMemory]:
@@ -117,7 +120,8 @@ class Board:
         seen = self._seen.get(check.device)
         if seen is None or not seen.history:
             return None
-        return min(seen.history, key=lambda sample: abs(sample[0] - check.at))[1]
+        at, used = min(seen.history, key=lambda sample: abs(sample[0] - check.at))
+        return used if abs(at - check.at) <= STALE_AFTER else None
 
     def _expired(self, device: str, now: float) -> HighWater:
         mark = self._marks[device]

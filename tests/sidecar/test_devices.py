@@ -159,3 +159,14 @@ def test_what_a_source_tells_of_holders_and_checks_is_replaced_by_its_next_run_a
     assert board.holders(15.5) == {}
     assert board.differences(80.0) == {CARD: {"rocm_smi": 8}}
     assert board.differences(88.0) == {}
+
+
+def test_a_cross_check_is_held_against_the_sample_of_its_own_time_however_long_it_is_shown() -> None:
+    board = Board()
+    board.update(windows(report(10.0, 50)), {})
+    board.tell("rocm_smi", Folded(cross_checks=(CrossCheck(CARD, 10.2, 50),)), 11.0, 60.0)
+    for at in range(11, 101):
+        board.update(windows(report(float(at), 90)), {})
+    assert board.differences(100.0) == {CARD: {"rocm_smi": 0}}
+    board.tell("rocm_smi", Folded(cross_checks=(CrossCheck(CARD, 104.0, 90),)), 105.0, 60.0)
+    assert board.differences(105.0) == {}, "no sample is near enough to be held against it"

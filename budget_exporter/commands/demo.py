@@ -93,7 +93,8 @@ def _something_to_watch(chosen: Settings) -> bool:
 
 def _looks(chosen: Settings) -> Iterator[Callable[[], bool]]:
     off = sources.switched_off(chosen.off, chosen.on)
-    for name in sources.enabled("devices", off):
+    # Every host has memory: it is a device only where an engine is found that runs on the CPU.
+    for name in (name for name in sources.enabled("devices", off) if name != "host"):
         yield lambda name=name: _has_devices(sources.load(name, chosen.roots))  # type: ignore[misc]
     for name in sources.enabled("engines", off):
         yield lambda name=name: bool(sources.load(name, chosen.roots).find()[0])  # type: ignore[misc]

@@ -87,8 +87,12 @@ def engine_state(
     report, shape = heard(engine.report, told), engine.last.shape if engine.last else None
     on = {p.rank: devices[p.device] for p in placements if p.device is not None and p.device in devices}
     free = _free_at_init(engine, report, placements)
+    limit = held.container_limit
     measured = {
-        rank: Measured(state.memory.size, state.memory.used, state.high_water.used) for rank, state in on.items()
+        rank: Measured(state.memory.size, state.memory.used, state.high_water.used)
+        for rank, state in on.items()
+        # What is left of the node is not what is left to a container that may not have all of it.
+        if limit is None or limit >= state.memory.size
     }
 
     mark(engine, report, shape, free, phase[0])
@@ -103,7 +107,7 @@ def engine_state(
 
     ledger, verdict, trouble = None, Verdict(), ""
     try:
-        ledger = _ledger(engine, registry, on, free, report)
+        ledger = _ledger(engine, registry, on, free, report, limit)
         verdict = judge(ledger)
     except LawError as error:
         verdict, trouble = judge(None), f"no budget: {error}"
@@ -164,6 +168,7 @@ def _ledger(
     on: Mapping[str, DeviceState],
     free: Mapping[str, FreeAtInit],
     report: BootReport | None,
+    limit: int | None,
 ) -> Ledger | None:
     if engine.last is None or not on:
         return None
@@ -171,14 +176,19 @@ def _ledger(
     constants = choose.constants_for(registry, shape, report)
     if engine.config is not None:
         constants = registries.override(constants, engine.config.constants)
-    inputs = [_rank_input(r, s, free.get(r)) for r, s in on.items()]
+    inputs = [_rank_input(r, s, free.get(r), limit) for r, s in on.items()]
     return budget.compute(shape, inputs, report, constants, engine.last.sighting.model_files)
 
 
-def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None) -> RankInput:
+def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None, limit: int | None) -> RankInput:
     identity = state.identity
     device = RankInput(
-        rank, state.memory.size, platform=identity.platform, integrated=identity.integrated, model=identity.model
+        rank,
+        state.memory.size,
+        platform=identity.platform,
+        integrated=identity.integrated,
+        model=identity.model,
+        container_limit=limit,
     )
     if free is None:
         return device

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field, replace
 
 from budget_exporter.budget import high_water
 from budget_exporter.facts.device import CrossCheck, DeviceIdentity, DeviceWindow, HighWater, Holders, RuntimeMemory
+from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.snapshot import DeviceState
 from budget_exporter.sidecar.reports import Folded, Windows
 
-__all__ = ["Board"]
+__all__ = ["Board", "on_host", "shown"]
 
 STALE_AFTER = 3.0
 """Seconds after which a sample is no longer shown, at least: stale data is never shown as live."""
@@ -145,6 +146,18 @@ class Board:
             return None
         before = [used for at, used in seen.history if since <= at <= started]
         return seen.window.newest.size - before[-1] if before else None
+
+
+def shown(states: Iterable[DeviceState], placed: Iterable[Iterable[Placement]]) -> list[DeviceState]:
+    """Return the devices there is something to say of: the host's memory only where an engine runs on the CPU."""
+    used = {placement.device for ranks in placed for placement in ranks}
+    return [each for each in states if each.identity.platform != "host" or each.identity.device in used]
+
+
+def on_host(placed: Mapping[str, Iterable[Placement]], identities: Iterable[DeviceIdentity]) -> set[str]:
+    """Return the engines of which a rank's device is the host's memory; ``placed`` are the ranks of each engine."""
+    nodes = {identity.device for identity in identities if identity.platform == "host"}
+    return {name for name, ranks in placed.items() if any(placement.device in nodes for placement in ranks)}
 
 
 def _card(window: DeviceWindow) -> tuple[str | None, int]:

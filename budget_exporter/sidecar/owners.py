@@ -24,6 +24,8 @@ class Held:
     ranks: Mapping[str, RankMemory]
     runtime: Mapping[str, RuntimeMemory]
     leftover: tuple[ProcessMemory, ...] = ()
+    container_limit: int | None = None
+    """The host memory its container lets it have, where the engine runs on the CPU."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,8 @@ class Owned:
     division: Ownership
     differences: Mapping[str, Mapping[str, int]]
     runtime: Mapping[tuple[str, str], RuntimeMemory]
+    limits: Mapping[str, int]
+    """What its container lets each engine have of the host's memory."""
 
     def of_device(self, state: DeviceState) -> DeviceState:
         """Return ``state`` with what is known of the holders of its memory."""
@@ -52,6 +56,7 @@ class Owned:
                 for engine, process in device.leftover
                 if engine == name
             ),
+            self.limits.get(name),
         )
 
 
@@ -79,7 +84,12 @@ class Owners:
             for pid, told in board.runtime(now).items()
             if pid in owners and not owners[pid].ended and (rank := _rank(owners[pid], told)) is not None
         }
-        return Owned(division, board.differences(now), runtime)
+        limits: dict[str, int] = {}
+        for pid, limit in board.limits(now).items():
+            if pid in owners and not owners[pid].ended:
+                engine = owners[pid].engine
+                limits[engine] = min(limit, limits.get(engine, limit))
+        return Owned(division, board.differences(now), runtime, limits)
 
     def _leftover(self, holders: Mapping[str, Holders]) -> dict[int, Owner]:
         """Return the processes that were an engine's and still hold memory; once one holds none its PID is free."""

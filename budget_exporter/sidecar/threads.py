@@ -51,10 +51,15 @@ _Sampler = Runner[DeviceReport, Folded] | TaskRunner[DeviceReport, Folded]
 
 
 class Threads:
-    """All threads; ``interest`` are the PIDs whose memory the device sources are asked for."""
+    """
+    All threads; ``interest`` are the PIDs whose memory the device sources are asked for.
+
+    The host's memory is asked for ``on_host`` only: nobody wants what others hold of it, and to look costs them.
+    """
 
     def __init__(self, config: Config, roots: Roots, off: frozenset[str], changed: Callable[[], None]) -> None:
         self.interest: frozenset[int] = frozenset()
+        self.on_host: frozenset[int] = frozenset()
         self._roots = roots
         self._changed = changed
         self._found: dict[str, list[Running]] = {}
@@ -124,7 +129,7 @@ class Threads:
 
     def _reader(self, source: DeviceSource) -> Callable[[], tuple[DeviceReport, list[str]]]:
         def run() -> tuple[DeviceReport, list[str]]:
-            report = source.read(self.interest)
+            report = source.read(self.on_host if source.name == "host" else self.interest)
             return report, list(report.faults)
 
         return run

@@ -21,7 +21,7 @@ from budget_exporter.sidecar import assemble, devices
 from budget_exporter.sidecar.attendants import Attendants
 from budget_exporter.sidecar.containers import Containers
 from budget_exporter.sidecar.endpoints import Endpoints
-from budget_exporter.sidecar.fleet import Engine, Fleet
+from budget_exporter.sidecar.fleet import Engine, Fleet, Running
 from budget_exporter.sidecar.keeper import Keeper
 from budget_exporter.sidecar.owners import Owners
 from budget_exporter.sidecar.past import Trends
@@ -158,10 +158,11 @@ class Sidecar:
             self._board.update(report.folded.windows, self._epochs(placed), known=known, interval=report.interval)
             self._board.tell(report.source, report.folded, now, report.interval)
         owned = self._owners.divide(self._board, self._fleet.engines.values(), placed, now)
-        states = {state.identity.device: owned.of_device(state) for state in self._board.states(now)}
-        self._threads.interest = frozenset(
-            pid for r in seen.running for pid in (r.sighting.main.pid, *(w.pid for w in r.sighting.workers))
-        )
+        shown = devices.shown(self._board.states(now), placed.values())
+        states = {state.identity.device: owned.of_device(state) for state in shown}
+        on_host = devices.on_host(placed, identities)
+        self._threads.interest = _pids(seen.running)
+        self._threads.on_host = _pids(e.running for name, e in self._fleet.engines.items() if name in on_host)
         for name in started:
             self._measure_free(self._fleet.engines[name], placed[name])
         self._attendants.attend(self._fleet.engines.values(), now)
@@ -280,3 +281,9 @@ class Sidecar:
     def _state(self) -> state.State:
         memories = self._fleet.memories(self._attendants.cursors())
         return state.State(saved_at=self._clock(), devices=self._board.marks, engines=memories)
+
+
+def _pids(found: Iterable[Running | None]) -> frozenset[int]:
+    """Return the PIDs of all processes of what runs."""
+    sightings = [running.sighting for running in found if running is not None]
+    return frozenset(pid for each in sightings for pid in (each.main.pid, *(worker.pid for worker in each.workers)))

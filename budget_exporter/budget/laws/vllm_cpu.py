@@ -194,7 +194,11 @@ class VllmCpu:
     def _explicit(
         self, shape: Shape, rank: RankInput, pool: Term, charges: tuple[Term, ...], free: Free
     ) -> tuple[RankLedger, list[str]]:
-        """Return the ledger of an explicit pool: the request is the pool and what else is known to be taken."""
+        """
+        Return the ledger of an explicit pool: the request is the pool and what else is known to be taken.
+
+        The engine does not say what loading took where the pool is explicit: then the partition is open.
+        """
         requested = pool.bytes + sum(term.bytes for term in charges)
         notes = []
         if free[0] is not None and requested > free[0] + free[1]:
@@ -222,11 +226,11 @@ class VllmCpu:
             size=rank.size,
             requested=requested,
             charges=charges,
-            pool=pool if blocks is None else None,
+            pool=pool if blocks is None and charges else None,
             kv_pool=pool if blocks is None else None,
             limit=limit,
             bootable=bootable,
-            margin=None if free[0] is None or blocks is not None else free[0] - requested,
+            margin=None if free[0] is None or blocks is not None or not charges else free[0] - requested,
         )
 
     def _notes(self, shape: Shape) -> list[str]:

@@ -17,6 +17,8 @@ SOURCES: dict[str, Room] = {
     "amd_processes": "devices",
     "neuron": "devices",
     "rocm_smi": "devices",
+    "gaudi": "devices",
+    "tpu": "devices",
     "procfs": "engines",
     "containers": "daemons",
     "endpoint": "endpoints",
@@ -43,6 +45,10 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "rocm_smi": (10.0, 3600.0),
     # The driver's own peak tells of most of what lies between two samples; a large host has 128 cores.
     "neuron": (0.05, 1.0),
+    # A call of libhlml for each card; hl-smi, where it has to do, is run every ten seconds at most.
+    "gaudi": (0.2, 60.0),
+    # Two calls over a socket of this host.
+    "tpu": (0.5, 60.0),
     # What the supervisor says of an end is tied to what the next look finds.
     "procfs": (0.2, 2.0),
     # Health; metrics every second time until their figures are known, then every sixth.

@@ -77,6 +77,13 @@ def _parser(command: str) -> argparse.ArgumentParser:
         metavar="SOCKET",
         help="of podman or docker, beside the usual ones; may be given more than once",
     )
+    add(
+        "--path.neuron-hook",
+        dest="neuron_hook",
+        type=Path,
+        metavar="DIR",
+        help="of the records of hooks in engines on Neuron, where their environment does not tell",
+    )
     add("--state.file", dest="state", metavar="FILE", help="default $STATE_DIRECTORY/state.json; empty: keep no state")
     for name in SOURCES:
         add(

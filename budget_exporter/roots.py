@@ -28,6 +28,8 @@ class Roots:
     rootfs: Path = Path("/")
     container_sockets: tuple[Path, ...] = ()
     """Sockets of podman or docker in other than the usual places, as paths of ours."""
+    neuron_hook: Path | None = None
+    """The folder that hooks in engines on Neuron write to, as a path of ours; else engines' environments tell."""
 
     def sockets(self) -> list[Path]:
         """

@@ -15,8 +15,9 @@ SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
     "host": "devices",
     "amd_processes": "devices",
-    "neuron": "devices",
     "rocm_smi": "devices",
+    "neuron": "devices",
+    "neuron_hook": "devices",
     "gaudi": "devices",
     "tpu": "devices",
     "procfs": "engines",
@@ -45,6 +46,8 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "rocm_smi": (10.0, 3600.0),
     # The driver's own peak tells of most of what lies between two samples; a large host has 128 cores.
     "neuron": (0.05, 1.0),
+    # Hooks write every ten seconds at most.
+    "neuron_hook": (1.0, 60.0),
     # A call of libhlml for each card; hl-smi, where it has to do, is run every ten seconds at most.
     "gaudi": (0.2, 60.0),
     # Two calls over a socket of this host.

@@ -60,7 +60,9 @@ def settings(options: argparse.Namespace) -> Settings:
         config=options.config,
         listen=tuple(_address(text) for text in options.listen or [DEFAULT_LISTEN]),
         telemetry=options.telemetry,
-        roots=Roots(options.sysfs, options.procfs, options.rootfs, tuple(options.container_sockets)),
+        roots=Roots(
+            options.sysfs, options.procfs, options.rootfs, tuple(options.container_sockets), options.neuron_hook
+        ),
         state=_state(options.state),
         off=frozenset(name for name in SOURCES if getattr(options, f"source_{name}") is False),
         on=frozenset(name for name in SOURCES if getattr(options, f"source_{name}") is True),

@@ -120,6 +120,9 @@ class RuntimeMemory:
     used: int
     limit: int | None = None
     rank: int | None = None
+    """The rank inside its engine, and inside its replica where there are several."""
+    replica: int | None = None
+    """Its place among the data-parallel replicas; 0 where there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,7 +82,7 @@ class Owners:
         runtime = {
             (owners[pid].engine, rank): told
             for pid, told in board.runtime(now).items()
-            if pid in owners and not owners[pid].ended and (rank := _rank(owners[pid], told)) is not None
+            if pid in owners and not owners[pid].ended and (rank := _rank(owners[pid], told, placed)) is not None
         }
         limits: dict[str, int] = {}
         for pid, limit in board.limits(now).items():
@@ -116,8 +116,13 @@ def _processes(engine: str, sighting: EngineSighting, *, replicas: int) -> dict[
     return owners
 
 
-def _rank(owner: Owner, told: RuntimeMemory) -> str | None:
-    return owner.rank if owner.rank is not None else None if told.rank is None else str(told.rank)
+def _rank(owner: Owner, told: RuntimeMemory, placed: Mapping[str, tuple[Placement, ...]]) -> str | None:
+    """Return the rank's name: the process's own, else the one that was told, where the engine has such a rank."""
+    if owner.rank is not None or told.rank is None:
+        return owner.rank
+    names = {placement.rank for placement in placed.get(owner.engine, ())}
+    possible = (str(told.rank), None if told.replica is None else f"d{told.replica}.{told.rank}")
+    return next((name for name in possible if name in names), None)
 
 
 def _named(division: Ownership) -> str:

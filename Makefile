@@ -6,8 +6,10 @@ ARGS ?=
 # What the tests of real parts need from Debian; `make test` installs what is missing where it may, and has none of the
 # services started: the tests start their own.
 APT := prometheus prometheus-alertmanager systemd systemd-container dbus rocm-smi librocm-smi64-1 strace curl procps \
-  podman conmon runc docker.io containerd
+  gcc libc6-dev podman conmon runc docker.io containerd
 PYRSMI := .cache/pyrsmi-0.2.0
+PYHLML := .cache/habana-pyhlml-1.24.2.481
+TPU_INFO := .cache/tpu-info-0.14.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: run test check bench format docs real-parts clean help
@@ -18,7 +20,7 @@ help:  ## Say what there is
 run: $(VENV)/.runtime  ## Start the exporter; where there is nothing to watch it serves the demo host
 	exec $(BIN)/budget-exporter demo --if-nothing-to-watch $(ARGS)
 
-test: $(VENV)/.dev $(PYRSMI) real-parts check  ## Install what the tests need and run them all
+test: $(VENV)/.dev $(PYRSMI) $(PYHLML) $(TPU_INFO) real-parts check  ## Install what the tests need and run them all
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report --include='budget_exporter/facts/*,budget_exporter/budget/*,budget_exporter/verdicts/*,budget_exporter/units.py' --fail-under=100
@@ -57,6 +59,13 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 # pyrsmi 0.2.0 loads librocm_smi64, later ones libamd_smi: kept out of the venv, only the cross-check test reads it.
 $(PYRSMI): $(VENV)/bin/python
 	$(BIN)/pip install -q --no-deps --target $@ pyrsmi==0.2.0
+
+# Likewise kept apart: that they are missing is tested too, and their own requirements are none of ours.
+$(PYHLML): $(VENV)/bin/python
+	$(BIN)/pip install -q --no-deps --target $@ habana-pyhlml==1.24.2.481
+
+$(TPU_INFO): $(VENV)/bin/python
+	$(BIN)/pip install -q --no-deps --target $@ tpu-info==0.14.2 immutabledict==4.3.1
 
 real-parts: $(VENV)/bin/python
 	PYTHON=$(BIN)/python tests/integration/install_vllm.sh

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import inspect
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 from budget_exporter.roots import Roots
@@ -88,11 +89,18 @@ def enabled(room: Room, off: frozenset[str]) -> list[str]:
     return [name for name, home in SOURCES.items() if home == room and name not in off]
 
 
-def load(name: str, roots: Roots, interval: float | None = None) -> Any:
-    """Return the source ``name``; only now is its module imported, so that an unused platform costs nothing."""
+def load(name: str, roots: Roots, interval: float | None = None, clock: Callable[[], float] | None = None) -> Any:
+    """
+    Return the source ``name``; only now is its module imported, so that an unused platform costs nothing.
+
+    ``clock`` gives Unix time to a source that tells any, in place of its own.
+    """
     room = SOURCES[name]
     package = _PACKAGES.get(room, room)
     module = importlib.import_module(f"budget_exporter.{package}.{name}")
     if room == "supervisors":
         return module.supervisor(roots)
-    return module.source(roots) if interval is None else module.source(roots, interval)
+    given: dict[str, Any] = {} if interval is None else {"interval": interval}
+    if clock is not None and "clock" in inspect.signature(module.source).parameters:
+        given["clock"] = clock
+    return module.source(roots, **given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,13 +79,19 @@ class Host:
     """
     A host below ``folder``, laid out by ``build`` and changed in place afterwards, from any process.
 
-    With ``endpoint`` its engine has one that answers while this process lives.
+    With ``endpoint`` its engine has one that answers while this process lives; ``clock`` gives Unix seconds.
     """
 
     def __init__(
-        self, folder: Path, cards: Sequence[amdgpu_tree.Card] = amdgpu_tree.R9700_PAIR, *, endpoint: bool = False
+        self,
+        folder: Path,
+        cards: Sequence[amdgpu_tree.Card] = amdgpu_tree.R9700_PAIR,
+        *,
+        endpoint: bool = False,
+        clock: Callable[[], float] = time.time,
     ) -> None:
         self._cards = cards
+        self._clock = clock
         self.roots = Roots(folder / "sys", folder / "proc", folder / "root")
         self.config = folder / "config.yaml"
         self.log = self.roots.rootfs / LOG
@@ -98,7 +104,7 @@ class Host:
         amdgpu_tree.build(self.roots.sysfs, self._cards)
         for device in DEVICES:
             self.hold(device, SIZE - FREE_AT_INIT)
-        boot = int(time.time()) - UPTIME
+        boot = int(self._clock()) - UPTIME
         cgroup = f"0::/system.slice/{UNIT}\n"
         init = Process(1, 0, ("/sbin/init",), comm="systemd", start_ticks=1)
         conmon = Process(
@@ -131,7 +137,7 @@ class Host:
         processes = procfs_tree.vllm_engine(
             pid, shape.argv() + socket, shape.environ(), ranks=2, ppid=_CONMON,
             cgroup=f"0::/machine.slice/libpod-{_CONTAINER_ID}.scope/container\n",
-            start_ticks=int((time.time() - boot) * TICKS), cwd="/",
+            start_ticks=int((self._clock() - boot) * TICKS), cwd="/",
             root=None if self._door is None else self._root,
         )  # fmt: skip
         for process in processes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -44,11 +45,19 @@ class _Attended:
 class Attendants:
     """Start and end the tasks as engines come, change and go; ``interval`` are the seconds between two looks."""
 
-    def __init__(self, roots: Roots, off: frozenset[str], wake: Callable[[], None], interval: float) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        off: frozenset[str],
+        wake: Callable[[], None],
+        interval: float,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self._roots = roots
         self._off = off
         self._wake = wake
         self._interval = interval
+        self._clock = clock
         self._attended: dict[str, _Attended] = {}
         self._logs: dict[str, LogSource] = {}
         self._supervisors: dict[str, Supervisor] = {}
@@ -85,7 +94,7 @@ class Attendants:
         resumed = _resumed(engine, log)
         written = partial(_written, self._roots.rootfs, log.target.path)
         health, source = self._health(log.source), self._log(log.source)
-        follower = Follower(log.target, source, health, self._wake, resumed=resumed, written=written)
+        follower = Follower(log.target, source, health, self._wake, resumed=resumed, written=written, clock=self._clock)
         health.joined(follower)
         attended.follower = follower
         attended.follower_task = asyncio.create_task(follower.run(), name=f"log {engine.name}")
@@ -128,7 +137,7 @@ class Attendants:
 
     def _log(self, name: str) -> LogSource:
         if name not in self._logs:
-            self._logs[name] = sources.load(name, self._roots)
+            self._logs[name] = sources.load(name, self._roots, clock=self._clock)
         return self._logs[name]
 
     def _supervisor(self, name: str) -> Supervisor:
@@ -137,7 +146,7 @@ class Attendants:
         return self._supervisors[name]
 
     def _health(self, name: str) -> Health:
-        return self._healths.setdefault(name, Health(name, self._interval))
+        return self._healths.setdefault(name, Health(name, self._interval, self._clock))
 
     def _of(self, name: str) -> _Attended:
         return self._attended.get(name) or _Attended()

@@ -81,7 +81,7 @@ class Follower:
         self._written = written
         self._clock = clock
         initial = (resumed.report if resumed else None) or BootReport()
-        self._reader = BootReader(initial)
+        self._reader = BootReader(initial, clock)
         self._unparsed_before = initial.unparsed
         self._told: list[Told] = []
         self._told_boot = 0 if initial.failure else -1

@@ -54,17 +54,19 @@ class Runner(Outcome[T, A]):
 
     def join(self, timeout: float) -> bool:
         """Wait for the thread's end, at most ``timeout`` seconds; return whether it ended."""
-        self._thread.join(timeout)
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
     def _loop(self) -> None:
         due = self._monotonic()
         while not self._stop.is_set():
-            self._once()
+            self.once()
             due = max(due + self._interval, self._monotonic())
             self._stop.wait(due - self._monotonic())
 
-    def _once(self) -> None:
+    def once(self) -> None:
+        """Make one run, in the caller's thread."""
         began = self._begin()
         result: T | None = None
         try:

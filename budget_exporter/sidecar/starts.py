@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol
 
 from budget_exporter import sources
@@ -30,18 +31,27 @@ class _Source(Protocol):
 class Starts:
     """The one source of what is pending; where it is off there is no thread."""
 
-    def __init__(self, roots: Roots, off: frozenset[str], interval: float | None) -> None:
+    def __init__(
+        self, roots: Roots, off: frozenset[str], interval: float | None, clock: Callable[[], float] = time.time
+    ) -> None:
         self._watched: tuple[Watched, ...] = ()
         self._found: Found = {}
         self._runner: Runner[Found, Found] | None = None
         if NAME not in off:
             source: _Source = sources.load(NAME, roots, interval)
-            self._runner = Runner(NAME, source.interval, lambda: source.look(self._watched), lambda _, new: new)
+            self._runner = Runner(
+                NAME, source.interval, lambda: source.look(self._watched), lambda _, new: new, clock=clock
+            )
 
     def start(self) -> None:
         """Start the thread."""
         if self._runner is not None:
             self._runner.start()
+
+    def once(self) -> None:
+        """Look once, in the caller's thread; not together with ``start``."""
+        if self._runner is not None:
+            self._runner.once()
 
     def stop(self) -> None:
         """End it, unless it hangs."""

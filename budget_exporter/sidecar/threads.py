@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -57,20 +58,29 @@ class Threads:
     The host's memory is asked for ``on_host`` only: nobody wants what others hold of it, and to look costs them.
     """
 
-    def __init__(self, config: Config, roots: Roots, off: frozenset[str], changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        config: Config,
+        roots: Roots,
+        off: frozenset[str],
+        changed: Callable[[], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
         self.interest: frozenset[int] = frozenset()
         self.on_host: frozenset[int] = frozenset()
         self._roots = roots
         self._changed = changed
+        self._clock = clock
         self._found: dict[str, list[Running]] = {}
         self._samplers: list[tuple[DeviceSource | AsyncDeviceSource, _Sampler]] = []
         self._finders: list[Runner[list[Running], list[Running]]] = []
         for name in sources.enabled("devices", off):
-            device_source: DeviceSource | AsyncDeviceSource = sources.load(name, roots, config.interval(name))
+            device_source: DeviceSource | AsyncDeviceSource = sources.load(name, roots, config.interval(name), clock)
             self._samplers.append((device_source, self._sampler(device_source)))
         for name in sources.enabled("engines", off):
             finder: EngineSource = sources.load(name, roots, config.interval(name))
-            self._finders.append(Runner(name, finder.interval, self._finder(finder), _newest, wake=self._waker()))
+            find, wake = self._finder(finder), self._waker()
+            self._finders.append(Runner(name, finder.interval, find, _newest, wake=wake, clock=clock))
 
     def start(self) -> None:
         """Start them all."""
@@ -78,6 +88,14 @@ class Threads:
             sampler.start()
         for finder in self._finders:
             finder.start()
+
+    def once(self) -> None:
+        """Run each source that blocks once, in the caller's thread; not together with ``start``."""
+        for _, sampler in self._samplers:
+            if isinstance(sampler, Runner):
+                sampler.once()
+        for finder in self._finders:
+            finder.once()
 
     def stop(self) -> None:
         """End those that do not hang, and close their sources."""
@@ -117,8 +135,9 @@ class Threads:
     def _sampler(self, source: DeviceSource | AsyncDeviceSource) -> _Sampler:
         if inspect.iscoroutinefunction(source.read):
             reader = self._async_reader(cast("AsyncDeviceSource", source))
-            return TaskRunner(source.name, source.interval, reader, fold)
-        return Runner(source.name, source.interval, self._reader(cast("DeviceSource", source)), fold)
+            return TaskRunner(source.name, source.interval, reader, fold, clock=self._clock)
+        reading = self._reader(cast("DeviceSource", source))
+        return Runner(source.name, source.interval, reading, fold, clock=self._clock)
 
     def _async_reader(self, source: AsyncDeviceSource) -> Callable[[], Awaitable[tuple[DeviceReport, list[str]]]]:
         async def run() -> tuple[DeviceReport, list[str]]:

@@ -81,11 +81,11 @@ class Sidecar:
         self._trends = Trends()
         self._event = asyncio.Event()
         off = sources.switched_off(options.off, options.on, config.switched())
-        self._attendants = Attendants(options.roots, off, self._event.set, TICK)
-        self._threads = Threads(config, options.roots, off, self._wake)
+        self._attendants = Attendants(options.roots, off, self._event.set, TICK, clock)
+        self._threads = Threads(config, options.roots, off, self._wake, clock)
         self._containers = Containers(options.roots, off, self._event.set, TICK)
         self._endpoints = Endpoints(options.roots, off, self._event.set, config.interval("endpoint"))
-        self._starts = Starts(options.roots, off, config.interval("pending"))
+        self._starts = Starts(options.roots, off, config.interval("pending"), clock)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._reload = Reload(self._reconfigure, clock)
         self._born = time.monotonic()
@@ -120,12 +120,22 @@ class Sidecar:
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._event.wait(), TICK - SOON)
         finally:
-            await self._attendants.close()
-            await self._containers.close()
-            await self._endpoints.close()
-            self._threads.stop()
-            self._starts.stop()
-            await self._save_at_last()
+            await self.close()
+
+    def look(self) -> None:
+        """Run what blocks once and make a Snapshot: for who has a clock of their own, in place of ``run``."""
+        self._threads.once()
+        self._starts.once()
+        self._make_safely()
+
+    async def close(self) -> None:
+        """Let go of everything that does not hang, and save the state."""
+        await self._attendants.close()
+        await self._containers.close()
+        await self._endpoints.close()
+        self._threads.stop()
+        self._starts.stop()
+        await self._save_at_last()
 
     def _wake(self) -> None:
         """Ask for a Snapshot now; called in any thread."""

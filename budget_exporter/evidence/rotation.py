@@ -14,7 +14,7 @@ import os
 import re
 import stat
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -31,6 +31,7 @@ __all__ = ["PRINT", "Opened", "Place", "newer", "opened", "resumed"]
 PRINT = 64
 """Bytes before a place that are compared: a file cut short and refilled beyond it no longer holds them."""
 _PACKED = (".gz", ".bz2", ".xz")
+_TRIES = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,31 +159,56 @@ def resumed(path: Path, place: Place) -> tuple[list[Opened], int]:
     """
     Return the files to read on from ``place``, oldest first and opened, and the offset in the first of them.
 
-    The log's own file, ``path``, is only among them where the place is in it. Where the place is in none of them, all
-    rotated files that were written to after it are to be read.
+    The last one is what is under ``path``. Where the place is in none of them the offset is 0, and they are those that
+    were written to after it.
     """
-    if _in_log(path, place):
-        return [Opened(path)], place.offset
-    files = _rotated(path)
+    return _consistent(path, lambda files: _from(files, path, place))
+
+
+def newer(path: Path, place: Place) -> list[Opened]:
+    """Return the files that came after the one ``place`` is the end of, oldest first and opened, ``path`` the last."""
+    files, _ = _consistent(path, lambda files: (_after(files, path, place), 0))
+    return files
+
+
+def _from(files: Sequence[_File], path: Path, place: Place) -> tuple[Sequence[_File], int]:
     same = [i for i, file in enumerate(files) if file.identity == place.identity]
     copies = range(len(files) - 1, -1, -1) if place.checksum is not None else ()
     for i in (*same, *copies):
         if _holds(files[i].path, place):
-            return _open(files[i:]), place.offset
-    return _open([file for file in files if place.written and file.written > place.written]), 0
+            return files[i:], place.offset
+    return [file for file in files if file.path == path or (place.written and file.written > place.written)], 0
 
 
-def newer(path: Path, place: Place) -> list[Opened]:
-    """Return the rotated files that came after the one ``place`` is the end of, oldest first and opened."""
-    files = _rotated(path)
+def _after(files: Sequence[_File], path: Path, place: Place) -> Sequence[_File]:
     for i, file in enumerate(files):
         if file.identity == place.identity:
-            return _open(files[i + 1 :])
-    return _open([file for file in files if file.written > place.written])
+            return files[i + 1 :]
+    return [file for file in files if file.path == path or file.written > place.written]
+
+
+def _consistent(
+    path: Path, choose: Callable[[Sequence[_File]], tuple[Sequence[_File], int]]
+) -> tuple[list[Opened], int]:
+    """
+    Return the files chosen of those there are, opened, and what was chosen with them.
+
+    A rotation renames one file after the other: what was listed may be another file when it is opened. Then, or where
+    another list is there afterwards, it is done again.
+    """
+    for _ in range(_TRIES):
+        files = _listed(path)
+        chosen, offset = choose(files)
+        found = _open(chosen)
+        if len(found) == len(chosen) and _names(_listed(path)) == _names(files):
+            return found, offset
+        for file in found:
+            file.close()
+    raise SourceError(f"{path}: rotated faster than it can be read")
 
 
 @dataclass(frozen=True, slots=True)
-class _Rotated:
+class _File:
     path: Path
     state: os.stat_result
     number: int | None
@@ -197,7 +223,18 @@ class _Rotated:
         return self.state.st_mtime_ns
 
 
-def _rotated(path: Path) -> list[_Rotated]:
+def _listed(path: Path) -> list[_File]:
+    """Return the rotated files beside ``path``, oldest first, and what is under it, if it is there."""
+    with contextlib.suppress(FileNotFoundError):
+        return [*_rotated(path), _File(path, path.stat(), None, "")]
+    return _rotated(path)
+
+
+def _names(files: Sequence[_File]) -> list[tuple[Path, tuple[int, int]]]:
+    return [(file.path, file.identity) for file in files]
+
+
+def _rotated(path: Path) -> list[_File]:
     """Return the rotated files beside ``path``, oldest first."""
     name = re.escape(path.name)
     stem, suffix = re.escape(path.stem), re.escape(path.suffix)
@@ -215,11 +252,11 @@ def _rotated(path: Path) -> list[_Rotated]:
                 state = entry.stat()
                 number = match["an"] or match["bn"]
                 date = match["ad"] or match["bd"] or ""
-                found.append(_Rotated(Path(entry.path), state, int(number) if number else None, date))
+                found.append(_File(Path(entry.path), state, int(number) if number else None, date))
     return _once(_ordered(found))
 
 
-def _ordered(files: Sequence[_Rotated]) -> list[_Rotated]:
+def _ordered(files: Sequence[_File]) -> list[_File]:
     """Order by the names where they agree on a style (packing may touch the time of a file), else by time."""
     if all(file.number is not None for file in files):
         return sorted(files, key=lambda file: (-(file.number or 0), file.written))
@@ -228,18 +265,10 @@ def _ordered(files: Sequence[_Rotated]) -> list[_Rotated]:
     return sorted(files, key=lambda file: file.written)
 
 
-def _once(files: Sequence[_Rotated]) -> list[_Rotated]:
+def _once(files: Sequence[_File]) -> list[_File]:
     """Drop a packed file beside the plain one it is being made of."""
     plain = {file.path.name for file in files}
     return [file for file in files if file.path.suffix not in _PACKED or file.path.stem not in plain]
-
-
-def _in_log(path: Path, place: Place) -> bool:
-    try:
-        state = path.stat()
-    except OSError:
-        return False
-    return (state.st_dev, state.st_ino) == place.identity and _holds(path, place)
 
 
 def _holds(path: Path, place: Place) -> bool:
@@ -263,16 +292,15 @@ def _holds(path: Path, place: Place) -> bool:
     return zlib.crc32(before) == place.checksum
 
 
-def _open(files: Sequence[_Rotated]) -> list[Opened]:
-    """Open files that were listed a moment ago; one that another rotation has renamed since is left to its new name."""
-    found = []
+def _open(files: Sequence[_File]) -> list[Opened]:
+    """Open files that were listed a moment ago, up to one that is not there any more or is another by now."""
+    found: list[Opened] = []
     for file in files:
-        with contextlib.suppress(OSError, SourceError):
-            one = opened(file.path)
-            if one is None:
-                continue
-            if one.identity == file.identity:
-                found.append(one)
-            else:
-                one.close()
+        one = opened(file.path)
+        if one is None:
+            break
+        found.append(one)
+        if one.identity != file.identity:
+            found.pop().close()
+            break
     return found

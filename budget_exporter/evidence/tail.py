@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import zlib
 from pathlib import Path
@@ -66,19 +67,19 @@ class Tail:
             raise SourceError(f"{self.path}: {error.strerror}") from error
 
     def _open(self) -> bool:
-        """Open what is to be read next: a rotated file, or what is under the path."""
+        """Open what is to be read: from our place on if there is one, else what is under the path."""
         place, self._place = self._place, None
         offset = 0
         if place is not None:
             self._next, offset = resumed(self.path, place)
-        if self._next:
-            self._take(self._next.pop(0), offset)
-            return True
-        file = opened(self.path)
-        if file is None:
+        else:
+            file = opened(self.path)
+            self._next = [] if file is None else [file]
+        if not self._next:
+            self._place = place
             os.stat(self.path.parent)  # noqa: PTH116 - raises where the directory is missing too
             return False
-        self._take(file, 0)
+        self._take(self._next.pop(0), offset)
         return True
 
     def _take(self, file: Opened, offset: int) -> None:
@@ -106,11 +107,8 @@ class Tail:
             self._written = state.st_mtime_ns
             return []
         self._next, offset = resumed(self.path, self._here(file))
-        if self._next:
-            self._take(self._next.pop(0), offset)
-            return []
-        left = self._left()
-        self._take(file, 0)
+        left = [] if offset else self._left()
+        self._take(self._next.pop(0) if self._next else file, offset)
         return left
 
     def _more(self) -> list[Record]:
@@ -159,15 +157,27 @@ class Tail:
                 return []
             if (state.st_dev, state.st_ino) == self._file.identity or state.st_size == 0:
                 return []
-            if last := self._more():
-                return last
             self._next = newer(self.path, self._here(self._file))
-        file = self._next.pop(0) if self._next else opened(self.path)
-        if file is None:
+        if not self._next or self._waits():
             return []
+        if last := self._more():
+            return last
         left = self._left()
-        self._take(file, 0)
+        self._take(self._next.pop(0), 0)
         return left or self._more()
+
+    def _waits(self) -> bool:
+        """Return whether the next file is the last one and nothing stands in it yet."""
+        file = self._next[0]
+        if len(self._next) > 1 or file.packed or file.state().st_size:
+            return False
+        with contextlib.suppress(FileNotFoundError):
+            state = self.path.stat()
+            if (state.st_dev, state.st_ino) == file.identity:
+                return True
+        # Rotated away as empty as it was: another stands there now, or will.
+        self._next.pop().close()
+        return True
 
 
 def _last(before: bytes, chunk: bytes, end: int) -> bytes:

@@ -14,6 +14,7 @@ __all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "enabled", "load", "switche
 Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors", "starts"]
 SOURCES: dict[str, Room] = {
     "amdgpu": "devices",
+    "nvidia": "devices",
     "host": "devices",
     "amd_processes": "devices",
     "rocm_smi": "devices",
@@ -39,6 +40,8 @@ OFF_BY_DEFAULT: frozenset[str] = frozenset({"rocm_smi"})
 INTERVALS: dict[str, tuple[float, float]] = {
     # A sample is shown for three seconds; ten a second miss no spike that a scheduler step makes.
     "amdgpu": (0.02, 1.0),
+    # The lists of processes are asked for once a second at most.
+    "nvidia": (0.1, 10.0),
     # A read of two small files.
     "host": (0.1, 10.0),
     # A process's figures are shown beside its card's.

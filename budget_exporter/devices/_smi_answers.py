@@ -21,6 +21,9 @@ _NUMBER = re.compile("[0-9]{1,19}")
 # amd-smi counts in MiB and calls them MB (a 32624 MiB card has "32624 MB").
 _UNITS = {"B": 1, "KB": 1 << 10, "MB": 1 << 20, "GB": 1 << 30}
 _POOLS = ("VRAM", "GTT")
+_OPENING = re.compile(r"[\[{]")
+_TRIES = 50
+"""Brackets that are tried as the beginning of JSON: a warning has a few, and each try may read the whole text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +78,8 @@ def of_pyrsmi(text: str) -> Figures:
     if answer is None or not isinstance(answer.get("cards"), list):
         raise ValueError(_nothing(text))
     reader = _Reader()
-    for number, (address, *figures) in enumerate(answer["cards"]):
+    for number, card in enumerate(answer["cards"]):
+        address, *figures = card if isinstance(card, list) and card else [None]
         pci = reader.address(f"card {number}", address)
         for pool, figure in zip(_POOLS if pci else (), figures, strict=False):
             reader.take(pci, pool, figure)
@@ -141,7 +145,10 @@ def _amd_smi_cards(text: str) -> dict[int, dict[str, Any]]:
 def _json(text: str) -> Iterator[Any]:
     """Yield each object and list that stands in ``text``, whatever is around them."""
     decoder, start = json.JSONDecoder(), 0
-    while (match := re.compile(r"[\[{]").search(text, start)) is not None:
+    for _ in range(_TRIES):
+        match = _OPENING.search(text, start)
+        if match is None:
+            return
         try:
             found, start = decoder.raw_decode(text, match.start())
         except (ValueError, RecursionError):

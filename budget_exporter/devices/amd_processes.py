@@ -164,7 +164,9 @@ class AmdProcesses:
                     counted.add((client.pci, client.client))
                     run.open.setdefault((pid, client.pci), _Held()).add(client)
         if refused:
-            run.faults.append(f"fdinfo of {refused} processes of engines: permission denied (CAP_SYS_PTRACE grants it)")
+            run.faults.append(
+                f"fdinfo of {refused} of the engines' processes: permission denied (CAP_SYS_PTRACE grants it)"
+            )
 
     def _processes(
         self,

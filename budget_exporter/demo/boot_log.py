@@ -54,7 +54,7 @@ class Boot:
     """
     One shape and what its boot measured.
 
-    ``kv_bytes`` is the pool asked for a rank, ``graph_mib`` the charge (base + 6 graphs), ``captured`` what capturing
+    ``kv_bytes`` is the pool asked for a rank, ``graph_mib`` the charge (base + ``graphs``), ``captured`` what capturing
     took by rank in GiB, ``arena`` (bytes) and ``slots`` the engine's own figures where they are known, else the plan's.
     """
 
@@ -67,6 +67,8 @@ class Boot:
     captured: tuple[float, float]
     slots: int | None = None
     free_at_init: float = 31.29
+    graphs: int = 6
+    kv_cache_dtype: str = "fp8"
 
     @property
     def reserve(self) -> float:
@@ -117,7 +119,8 @@ def boot(pids: Pids, shape: Boot, at: float | None = None) -> Lines:
         f"per request: {concurrency:.2f}x",
     )  # fmt: skip
     log.raw(
-        "capturing", "Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):   0%|          | 0/6 [00:00<?, ?it/s]"
+        "capturing",
+        f"Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):   0%|          | 0/{shape.graphs} [00:00<?, ?it/s]",
     )
     for rank, took in enumerate(shape.captured):
         log.worker(
@@ -220,7 +223,7 @@ def _start(log: _Log, shape: Boot) -> None:
         "tensor_parallel_size": 2,
         "gpu_memory_utilization": shape.utilization,
         "kv_cache_memory_bytes": shape.kv_bytes,
-        "kv_cache_dtype": "fp8",
+        "kv_cache_dtype": shape.kv_cache_dtype,
         "max_num_batched_tokens": 4096,
         "max_num_seqs": shape.max_num_seqs,
         "enable_expert_offload": True,
@@ -232,7 +235,8 @@ def _start(log: _Log, shape: Boot) -> None:
     log.core(
         "starting", "core.py:105",
         f"Initializing a V1 LLM engine (v0.28.0) with config: model='{MODEL}', speculative_config=None, "
-        f"max_seq_len={shape.max_model_len}, tensor_parallel_size=2, pipeline_parallel_size=1, kv_cache_dtype=fp8",
+        f"max_seq_len={shape.max_model_len}, tensor_parallel_size=2, pipeline_parallel_size=1, "
+        f"kv_cache_dtype={shape.kv_cache_dtype}",
     )  # fmt: skip
 
 
@@ -245,7 +249,12 @@ def _load(log: _Log, shape: Boot) -> None:
     for rank in ranks:
         log.worker("profiling", rank, "model_runner.py:322", "Model loading took 6.31 GiB memory and 93.412087 seconds")
     for rank in ranks:
-        log.worker("profiling", rank, "cudagraph_utils.py:873", "Profiling CUDA graph memory: PIECEWISE=6 (largest=16)")
+        log.worker(
+            "profiling",
+            rank,
+            "cudagraph_utils.py:873",
+            f"Profiling CUDA graph memory: PIECEWISE={shape.graphs} (largest=16)",
+        )
         log.worker(
             "profiling",
             rank,

@@ -48,6 +48,9 @@ class Shape:
     max_model_len: int
     max_num_seqs: int
     kv_cache_memory_bytes: int | None
+    kv_cache_dtype: str = "fp8"
+    more: tuple[str, ...] = ()
+    """Further words of the command line."""
 
     def argv(self) -> list[str]:
         """Return the engine's command line."""
@@ -59,7 +62,8 @@ class Shape:
             "--served-model-name", "Qwen3.8-Flash-Next", "--port", "7770", "--tensor-parallel-size", "2",
             "--gpu-memory-utilization", self.utilization, "--max-model-len", str(self.max_model_len),
             "--max-num-seqs", str(self.max_num_seqs), "--max-num-batched-tokens", "4096",
-            "--kv-cache-dtype", "fp8", *kv_bytes, "--enable-expert-offload", "--expert-precise-memory",
+            "--kv-cache-dtype", self.kv_cache_dtype, *kv_bytes, "--enable-expert-offload", "--expert-precise-memory",
+            *self.more,
         ]  # fmt: skip
 
     @staticmethod

@@ -11,7 +11,7 @@ from budget_exporter.units import KIB
 
 __all__ = ["NodeMemory", "memory_of_host", "memory_of_node"]
 
-_LINE = re.compile(r"(?:Node [0-9]+ )?([A-Za-z0-9_()]+): +(\S+) kB")
+_LINE = re.compile(r"(?:Node [0-9]+ )?([A-Za-z0-9_()]+): *(\S+) kB")
 # A node has no MemAvailable: these are what can be had of it without taking it from a program.
 _FREE_OF_NODE = ("MemFree", "Active(file)", "Inactive(file)", "SReclaimable")
 _LARGEST = 1 << 53

@@ -134,7 +134,7 @@ async def test_a_socket_that_may_not_be_used_names_the_permission() -> None:
     # pytest's own folder is closed to others
     with tempfile.TemporaryDirectory(prefix="budget-daemon-") as folder:
         root = Path(folder)
-        root.chmod(0o755)
+        root.chmod(0o755)  # noqa: ASYNC240 - a test may touch its own files
         async with serving(Daemon(), root / "run/docker.sock"):
             (root / "run/docker.sock").chmod(0o600)
             was = os.geteuid()

@@ -7,7 +7,7 @@ ARGS ?=
 # services started: the tests start their own.
 APT := prometheus prometheus-alertmanager systemd systemd-container dbus rocm-smi librocm-smi64-1 strace curl procps \
   gcc libc6-dev podman conmon runc docker.io containerd logrotate
-PYRSMI := .cache/pyrsmi-0.2.0
+PYRSMI := .cache/pyrsmi-0.2.0 .cache/pyrsmi-1.1.0
 PYHLML := .cache/habana-pyhlml-1.24.2.481
 TPU_INFO := .cache/tpu-info-0.14.2
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
@@ -56,9 +56,9 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 	$(BIN)/pip install -q -e '.[dev]'
 	@touch $@ $(VENV)/.runtime
 
-# pyrsmi 0.2.0 loads librocm_smi64, later ones libamd_smi: kept out of the venv, only the cross-check test reads it.
-$(PYRSMI): $(VENV)/bin/python
-	$(BIN)/pip install -q --no-deps --target $@ pyrsmi==0.2.0
+# pyrsmi 0.2.0 loads librocm_smi64, later ones libamd_smi: kept out of the venv, only the cross-check tests read them.
+$(PYRSMI): .cache/pyrsmi-%: $(VENV)/bin/python
+	$(BIN)/pip install -q --no-deps --target $@ pyrsmi==$*
 
 # Likewise kept apart: that they are missing is tested too, and their own requirements are none of ours.
 $(PYHLML): $(VENV)/bin/python

@@ -104,4 +104,4 @@ def _chips(address: str, figures: dict[tuple[int, str], tuple[int, int | None]],
 
 
 def _bytes(value: float) -> int | None:
-    return int(value) if value.is_integer() and 0 <= value <= _LARGEST else None
+    return int(value) if float(value).is_integer() and 0 <= value <= _LARGEST else None

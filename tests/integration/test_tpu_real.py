@@ -204,7 +204,7 @@ def test_what_grpc_costs_in_memory_while_a_process_uses_the_chips(
     child = Child("-c", MEMORY, str(root), str(libtpu.port))
     idle, first, later = json.loads(child.line())
     child.end()
-    told = f"{idle / MIB:.1f} MiB unasked, +{(first - idle) / MIB:.1f} after one answer, +{(later - idle) / MIB:.1f} after 200"
+    one, many = (first - idle) / MIB, (later - idle) / MIB
     with capsys.disabled():
-        sys.stdout.write(f"\ntpu: {told}\n")
+        sys.stdout.write(f"\ntpu: {idle / MIB:.1f} MiB unasked, +{one:.1f} after one answer, +{many:.1f} after 200\n")
     assert later - first < 4 * MIB, "no growth from run to run"

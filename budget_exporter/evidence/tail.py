@@ -10,7 +10,8 @@ from pathlib import Path
 from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.evidence import Record
 from budget_exporter.evidence.blocks import Blocks, Piece
-from budget_exporter.evidence.rotation import PRINT, Opened, Place, newer, opened, resumed
+from budget_exporter.evidence.opened import PRINT, Opened, opened
+from budget_exporter.evidence.rotation import Place, newer, resumed
 
 __all__ = ["Tail"]
 

@@ -17,6 +17,7 @@ import pytest
 
 from budget_exporter.units import GIB, MIB
 from tests.devices.gaudi_host import FIRST, PAIR, SECOND, GaudiCard, GaudiHost
+from tests.integration.processes import exporter, until
 from tests.real_parts import program, unavailable
 
 HERE = Path(__file__).parent
@@ -246,3 +247,28 @@ def test_a_call_of_the_library_that_hangs_is_left_alone_and_recovers(rig: Rig) -
         assert ours() == [False, "no answer for 0 s"]
         rig.says(*PAIR)
         assert ours() == [True, ""]
+
+
+def test_the_exporter_shows_both_figures(rig: Rig, tmp_path: Path) -> None:
+    rig.says(replace(PAIR[0], used=97 * GIB), PAIR[1])
+    root = rig.host.root
+    words = [
+        "serve",
+        f"--path.sysfs={root / 'sys'}",
+        f"--path.procfs={root / 'proc'}",
+        f"--path.rootfs={root / 'host'}",
+    ]
+    inside = [str(HERE / "fake_habanalabs.sh"), str(rig.library.parent)]
+    environment = ["env", f"PYTHONPATH={PYHLML}", f"FAKE_HLML={root / 'cards'}"]
+    prefix = [*inside, *environment]
+    with exporter(tmp_path / "log", *words, "--state.file=", "--no-source.systemd", prefix=prefix) as running:
+        running.ready()
+        rig.host.record(0, 57326698496, at=time.time())
+        name = "budget_device_memory_allocator_used_bytes"
+        until(lambda: running.value(name, device=FIRST) == 57326698496, "the framework's figure is shown")
+        assert running.value("budget_device_memory_used_bytes", device=FIRST) == 97 * GIB
+        assert running.value(name, device=SECOND) is None
+        assert running.value("budget_device_info", device=FIRST, platform="gaudi", model="HL-225", sampler="hlml") == 1
+        rig.says()
+        until(lambda: running.value("budget_source_success", source="gaudi") == 0, "the cards are missed")
+        until(lambda: not running.value("budget_device_info", device=FIRST), "the series has ended")

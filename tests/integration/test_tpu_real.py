@@ -21,10 +21,12 @@ from budget_exporter.facts.device import DeviceReport
 from budget_exporter.roots import Roots
 from budget_exporter.units import MIB
 from tests.devices.tpu_host import V6E_SIZE, tpu_roots
+from tests.integration.processes import exporter, until
 from tests.real_parts import unavailable
 
 HERE = Path(__file__).parent
 TPU_INFO = HERE.parents[1] / ".cache/tpu-info-0.14.2"
+PATHS = (("sys", "sys"), ("proc", "proc"), ("root", "host"))
 NONE: frozenset[int] = frozenset()
 pytestmark = pytest.mark.real_part("tpu-info")
 
@@ -208,3 +210,22 @@ def test_what_grpc_costs_in_memory_while_a_process_uses_the_chips(
     with capsys.disabled():
         sys.stdout.write(f"\ntpu: {idle / MIB:.1f} MiB unasked, +{one:.1f} after one answer, +{many:.1f} after 200\n")
     assert later - first < 4 * MIB, "no growth from run to run"
+
+
+def test_the_exporter_shows_what_the_service_says_while_it_is_there(tmp_path: Path, libtpu: Libtpu) -> None:
+    root = tmp_path / "root"
+    tpu_roots(root)
+    (root / "proc").mkdir()
+    words = ["serve", *(f"--path.{name}fs={root / folder}" for name, folder in PATHS), "--state.file="]
+    environment = ["env", f"TPU_RUNTIME_METRICS_PORTS={libtpu.port}"]
+    libtpu.says([5, V6E_SIZE + 1], [V6E_SIZE] * 2)
+    with exporter(tmp_path / "log", *words, "--no-source.systemd", prefix=environment) as running:
+        running.ready()
+        until(lambda: running.value("budget_device_memory_used_bytes", device="accel1"), "the device is shown")
+        assert running.value("budget_device_memory_used_bytes", device="accel1") == V6E_SIZE + 1
+        assert running.value("budget_device_margin_bytes", device="accel1") == -1
+        assert running.value("budget_device_info", device="accel0", platform="tpu", sampler="libtpu") == 1
+        libtpu.child.end()
+        until(lambda: not running.value("budget_device_info", device="accel0"), "the series has ended")
+        assert running.value("budget_source_success", source="tpu") == 1
+        assert "source.tpu" not in running.log

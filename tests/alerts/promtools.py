@@ -12,9 +12,11 @@ import yaml
 
 from tests.alerts.recorded import RULES
 
-__all__ = ["ALERTS", "Alert", "alerts", "expressions", "rules", "run"]
+__all__ = ["ALERTS", "FILES", "KUBERNETES", "Alert", "alerts", "expressions", "rules", "run"]
 
 ALERTS = RULES.parent
+KUBERNETES = ALERTS / "kubernetes.rules.yml"
+FILES = (RULES, KUBERNETES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +32,15 @@ class Alert:
     annotations: dict[str, str]
 
 
-def rules() -> dict[str, Any]:
-    """Return the rule file as parsed."""
-    document: dict[str, Any] = yaml.safe_load(RULES.read_text())
+def rules(path: Path = RULES) -> dict[str, Any]:
+    """Return a rule file as parsed."""
+    document: dict[str, Any] = yaml.safe_load(path.read_text())
     return document
 
 
 @cache
 def alerts() -> tuple[Alert, ...]:
-    """Return every alerting rule in the order of the file."""
+    """Return every alerting rule in the order of the files."""
     return tuple(
         Alert(
             name=rule["alert"],
@@ -49,7 +51,8 @@ def alerts() -> tuple[Alert, ...]:
             labels=rule["labels"],
             annotations=rule["annotations"],
         )
-        for group in rules()["groups"]
+        for path in FILES
+        for group in rules(path)["groups"]
         for rule in group["rules"]
         if "alert" in rule
     )
@@ -57,7 +60,7 @@ def alerts() -> tuple[Alert, ...]:
 
 def expressions() -> list[str]:
     """Return the expression of every rule, recording rules too."""
-    return [rule["expr"] for group in rules()["groups"] for rule in group["rules"]]
+    return [rule["expr"] for path in FILES for group in rules(path)["groups"] for rule in group["rules"]]
 
 
 def run(*argv: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

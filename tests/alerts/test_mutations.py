@@ -1,4 +1,4 @@
-"""Each duration, comparison and guard of the rules is held by a test: change it, and a test fails."""
+"""Each duration, comparison, limit, branch and guard of the rules is held by a test: change it, and a test fails."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import copy
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import yaml
 
-from tests.alerts.promtools import ALERTS, rules, run
+from tests.alerts.promtools import ALERTS, FILES, rules, run
 from tests.real_parts import program
 
 pytestmark = pytest.mark.real_part("promtool")
@@ -20,16 +20,26 @@ UNITS = {"s": 1, "m": 60, "h": 3600}
 # With a half on the right side equality cannot happen; there the figure is changed instead.
 HALVES = re.compile(r"\d+\.5\b")
 COMPARISONS = re.compile(r"(?<![<>=!])(<=|>=|==|<|>)(?!=)(?! \d+\.5\b)")
-SWAPS = {"<": "<=", ">": ">=", "==": "!="}
-GUARD = re.compile(r"\n( *)(?:and|unless)\b")
-Mutant = tuple[str, str, dict[str, Any]]
+SWAPS = {"<": "<=", "<=": "<", ">": ">=", ">=": ">", "==": "!="}
+GUARD = re.compile(r"\n( *)(?:and|unless|or)\b")
+RANGE = re.compile(r"(?<=\[)\d+[smh](?=[]:])")
+NUMBER = re.compile(r'(?<![\w."\[:])[1-9]\d+(?![\w."])')
+
+
+class Mutant(NamedTuple):
+    """A rule that was changed, in a rule file with nothing else but what it reads and who reads it."""
+
+    rule: str
+    change: str
+    alerts: tuple[str, ...]
+    document: dict[str, Any]
 
 
 def seconds(duration: str) -> int:
     return int(duration[:-1]) * UNITS[duration[-1]]
 
 
-def rule_and_text(rule: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
+def changes(rule: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
     """Yield what was changed and the new text of ``rule[key]``, for every change that a test must catch."""
     text = rule[key]
     if key != "expr":
@@ -37,13 +47,22 @@ def rule_and_text(rule: dict[str, Any], key: str) -> Iterator[tuple[str, str]]:
         yield f"{key} halved", f"{seconds(text) // 2}s"
         return
     for number, match in enumerate(COMPARISONS.finditer(text)):
-        swapped = text[: match.start()] + SWAPS[match[0]] + text[match.end() :]
-        yield f"comparison {number} swapped", swapped
+        yield f"comparison {number} swapped", replaced(text, match, SWAPS[match[0]])
     for match in HALVES.finditer(text):
         for step in (-1, 1):
-            yield f"{match[0]} by {step}", f"{text[: match.start()]}{float(match[0]) + step}{text[match.end() :]}"
+            yield f"{match[0]} by {step}", replaced(text, match, str(float(match[0]) + step))
+    for number, match in enumerate(RANGE.finditer(text)):
+        yield f"range {number} doubled", replaced(text, match, f"{2 * seconds(match[0])}s")
+        yield f"range {number} halved", replaced(text, match, f"{seconds(match[0]) // 2}s")
+    for match in NUMBER.finditer(text):
+        yield f"{match[0]} doubled", replaced(text, match, str(2 * int(match[0])))
+        yield f"{match[0]} halved", replaced(text, match, str(int(match[0]) // 2))
     for number, match in enumerate(GUARD.finditer(text)):
         yield f"guard {number} dropped", text[: match.start()] + text[end_of_guard(text, match) :]
+
+
+def replaced(text: str, match: re.Match[str], new: str) -> str:
+    return text[: match.start()] + new + text[match.end() :]
 
 
 def end_of_guard(text: str, match: re.Match[str]) -> int:
@@ -54,29 +73,55 @@ def end_of_guard(text: str, match: re.Match[str]) -> int:
     return len(text) if following is None else following.start()
 
 
+def name_of(rule: dict[str, Any]) -> str:
+    return str(rule.get("alert") or rule["record"])
+
+
+def readers(rule: dict[str, Any], among: list[dict[str, Any]]) -> list[str]:
+    """Return the alerts that a change of ``rule`` can change: itself, or those that read what it records."""
+    if "alert" in rule:
+        return [rule["alert"]]
+    reading = [other for other in among if rule["record"] in other["expr"]]
+    return [alert for other in reading for alert in readers(other, among)]
+
+
+def everything() -> list[dict[str, Any]]:
+    """Return the groups of all rule files: one file's rules read what another one records."""
+    return [group for path in FILES for group in rules(path)["groups"]]
+
+
+def only(wanted: set[str], group: dict[str, Any]) -> dict[str, Any]:
+    """Return ``group`` with its recording rules and the ``wanted`` alerts."""
+    kept = [rule for rule in group["rules"] if "record" in rule or rule["alert"] in wanted]
+    return group | {"rules": kept}
+
+
 def mutants() -> Iterator[Mutant]:
-    """Yield alert, change and a rule file that holds the changed group alone."""
-    for group in rules()["groups"]:
+    groups = everything()
+    among = [rule for group in groups for rule in group["rules"]]
+    for at, group in enumerate(groups):
         for number, rule in enumerate(group["rules"]):
+            told = readers(rule, among)
             for key in ("for", "keep_firing_for", "expr"):
-                if key not in rule or "alert" not in rule:
-                    continue
-                for change, text in rule_and_text(rule, key):
-                    changed = copy.deepcopy(group)
-                    changed["rules"][number][key] = text
-                    yield rule["alert"], change, {"groups": [changed]}
+                for change, text in changes(rule, key) if key in rule else ():
+                    changed = copy.deepcopy(groups)
+                    changed[at]["rules"][number][key] = text
+                    document = {"groups": [only(set(told), each) for each in changed]}
+                    yield Mutant(name_of(rule), change, tuple(told), document)
 
 
 MUTANTS = list(mutants())
 
 
-def about(alert: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and content of the test files, without the tests that name other alerts only."""
+def about(told: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield name and content of the test files, without the tests that name other alerts only; small ones first."""
+    found = []
     for path in sorted((ALERTS / "tests").glob("*.test.yml")):
         document = yaml.safe_load(path.read_text())
-        document["tests"] = [test for test in document["tests"] if alert in (named := names(test)) or not named]
-        if alert in names(document):
-            yield path.name, document
+        document["tests"] = [test for test in document["tests"] if told & (named := names(test)) or not named]
+        if told & names(document):
+            found.append((path.name, document))
+    return iter(sorted(found, key=lambda entry: (entry[0] == "long.test.yml", len(yaml.safe_dump(entry[1])))))
 
 
 def names(node: Any) -> set[str]:
@@ -84,34 +129,35 @@ def names(node: Any) -> set[str]:
     return set(re.findall(r"\bBudget\w+\b", yaml.safe_dump(node)))
 
 
-def failing(tmp_path: Path, document: dict[str, Any], alert: str) -> str:
-    """Return what promtool says of the tests of ``alert``, run against ``document``; empty when all pass."""
+def failing(tmp_path: Path, document: dict[str, Any], told: set[str]) -> str:
+    """Return what promtool says of the first test of ``told`` that fails against ``document``; empty when all pass."""
     promtool = program("promtool", "prometheus")
     rule_file = tmp_path / "budget.rules.yml"
     rule_file.write_text(yaml.safe_dump(document))
     assert run(promtool, "check", "rules", rule_file).returncode == 0, "the mutant is no rule"
-    copies = []
-    for name, tests in about(alert):
+    for name, tests in about(told):
         path = tmp_path / name
         path.write_text(yaml.safe_dump(tests | {"rule_files": [str(rule_file)]}))
-        copies.append(path)
-    done = run(promtool, "test", "rules", *copies)
-    return "" if done.returncode == 0 else done.stdout + done.stderr
+        done = run(promtool, "test", "rules", path)
+        if done.returncode != 0:
+            return done.stdout + done.stderr
+    return ""
 
 
-@pytest.mark.parametrize("group", rules()["groups"], ids=lambda group: group["name"])
-def test_a_group_alone_and_unchanged_passes(tmp_path: Path, group: dict[str, Any]) -> None:
+@pytest.mark.parametrize("group", everything(), ids=lambda group: group["name"])
+def test_an_alert_alone_and_unchanged_passes(tmp_path: Path, group: dict[str, Any]) -> None:
     for number, alert in enumerate(rule["alert"] for rule in group["rules"] if "alert" in rule):
         place = tmp_path / str(number)
         place.mkdir()
-        assert failing(place, {"groups": [group]}, alert) == ""
+        alone = {"groups": [only({alert}, each) for each in everything()]}
+        assert failing(place, alone, {alert}) == ""
 
 
-@pytest.mark.parametrize(("alert", "change", "document"), MUTANTS, ids=[f"{m[0]}: {m[1]}" for m in MUTANTS])
-def test_a_changed_rule_fails_its_tests(tmp_path: Path, alert: str, change: str, document: dict[str, Any]) -> None:
-    assert failing(tmp_path, document, alert) != "", f"no test notices: {change}"
+@pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.rule}: {mutant.change}" for mutant in MUTANTS])
+def test_a_changed_rule_fails_its_tests(tmp_path: Path, mutant: Mutant) -> None:
+    assert failing(tmp_path, mutant.document, set(mutant.alerts)) != "", f"no test notices: {mutant.change}"
 
 
 def test_every_alert_has_its_hold_changed() -> None:
-    held = {alert for alert, change, _ in MUTANTS if change.startswith("for ")}
-    assert held == {rule["alert"] for group in rules()["groups"] for rule in group["rules"] if "alert" in rule}
+    held = {mutant.rule for mutant in MUTANTS if mutant.change.startswith("for ")}
+    assert held == {rule["alert"] for group in everything() for rule in group["rules"] if "alert" in rule}

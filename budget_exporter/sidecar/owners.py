@@ -13,6 +13,7 @@ from budget_exporter.facts.snapshot import DeviceState
 from budget_exporter.sidecar.devices import Board
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.outcome import StateLog
+from budget_exporter.sidecar.totals import Totals
 
 __all__ = ["Held", "Owned", "Owners"]
 
@@ -67,6 +68,7 @@ class Owners:
         self._was: dict[int, Owner] = {}
         """The owner of each PID at the last look, of running engines and of those that left something behind."""
         self._foreign = StateLog("foreign")
+        self._totals = Totals()
 
     def divide(
         self, board: Board, engines: Iterable[Engine], placed: Mapping[str, tuple[Placement, ...]], now: float
@@ -77,7 +79,8 @@ class Owners:
         owners = self._leftover(holders) | _owners(present)
         self._was = owners
         used = {state.identity.device: state.memory.used for state in board.states(now)}
-        division = ownership.divide(holders, used, owners, placed)
+        lives = {e.name: e.main for e in present if e.running is not None and e.witnessed and e.main is not None}
+        division = self._totals.take(ownership.divide(holders, used, owners, placed), holders, lives)
         self._foreign.note(_named(division))
         runtime = {
             (owners[pid].engine, rank): told

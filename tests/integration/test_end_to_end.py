@@ -27,7 +27,6 @@ pytestmark = [pytest.mark.real_part("prometheus"), pytest.mark.real_part("promet
 EXHAUSTED = "BudgetDeviceMemoryNearlyExhausted"
 
 NOT_HERE = {
-    "budget_rank_memory_used_high_water_bytes": "nobody keeps it yet",
     "budget_device_memory_reserved_bytes": "NVIDIA",
     "budget_device_memory_allocator_used_bytes": "Gaudi: the demo's cards are AMD's",
     "budget_device_cross_check_difference_bytes": "cross-checks are off by default",

@@ -85,6 +85,7 @@ def _fate(state: EngineState, now: float) -> str:
 def _margin(state: EngineState, verdict: RankVerdict) -> Html:
     place = next((p for p in state.placements if p.rank == verdict.rank), None)
     device = None if place is None else place.device or f"device unknown: {place.why}"
+    held = state.rank_memory.get(verdict.rank)
     left = verdict.margin_high_water
     kind, words = _judgement(left, state.floors)
     # A boot takes and gives back memory on purpose.
@@ -96,6 +97,7 @@ def _margin(state: EngineState, verdict: RankVerdict) -> Html:
         tag("p", gib(left), tag("small", " GiB"), class_="figure"),
         tag("p", "left at high water"),
         tag("p", f"{gib(verdict.margin_now)} GiB left now"),
+        None if held is None or held.used is None else tag("p", f"{gib(held.used)} GiB held by its processes"),
         tag("p", words, class_="words") if words else None,
         class_=f"tile {kind}".strip(),
     )

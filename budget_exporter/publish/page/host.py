@@ -28,9 +28,26 @@ def _device(state: DeviceState) -> Html:
     identity, memory, mark = state.identity, state.memory, state.high_water
     what = " \N{MIDDLE DOT} ".join(part for part in (identity.model, identity.driver, identity.sampler) if part)
     shared = tag("small", "shares the host's memory") if identity.integrated else None
-    name = tag("th", identity.device, tag("small", what), shared, _bar(state), scope="rowgroup", colspan="5")
+    holders = [tag("small", sentence) for sentence in _holders(state)]
+    name = tag("th", identity.device, tag("small", what), shared, _bar(state), *holders, scope="rowgroup", colspan="5")
     figures = (memory.size, memory.used, mark.used, memory.size - mark.used, memory.gtt_used)
     return tag("tbody", tag("tr", name), tag("tr", *(tag("td", gib(figure)) for figure in figures)))
+
+
+def _holders(state: DeviceState) -> list[str]:
+    """Return what is held by no known engine, and what no process accounts for; nothing where nobody lists holders."""
+    owned = state.ownership
+    if owned is None:
+        return []
+    said = []
+    if owned.foreign:
+        names = ", ".join(f"{process.name or 'process'} (PID {process.pid})" for process in owned.foreign)
+        said.append(f"{gib(owned.foreign_bytes)} held by no known engine: {names}")
+    if owned.unattributed is not None:
+        said.append(f"{gib(owned.unattributed)} that no process accounts for")
+    if owned.evicted:
+        said.append(f"{gib(owned.evicted)} moved to system memory")
+    return said
 
 
 def _bar(state: DeviceState) -> Html | None:

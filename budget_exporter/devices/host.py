@@ -104,14 +104,15 @@ class HostSource:
             raise SourceError(f"{self._nodes}: no longer any node")
         files = [(f"cpu/node{n}", self._nodes / f"node{n}/meminfo", memory_of_node, "node_meminfo") for n in numbers]
         for device, path, parse, sampler in files or [(_ONLY, self._procfs / "meminfo", memory_of_host, "meminfo")]:
-            memory = _read(device, path, parse, faults, quiet=not numbers)
+            memory = _read(device, path, parse, faults)
             if memory is not None:
                 yield device, sampler, memory
 
     def _numbers(self) -> list[int]:
         """Return the numbers of the nodes; none where the kernel has none or none of them tells of its memory."""
         try:
-            found = [entry.name.removeprefix("node") for entry in self._nodes.iterdir() if entry.name != "node"]
+            listed = [entry for entry in self._nodes.iterdir() if entry.name.startswith("node")]
+            found = [entry.name.removeprefix("node") for entry in listed if (entry / "meminfo").exists()]
         except FileNotFoundError:
             return []
         except PermissionError as error:
@@ -150,15 +151,12 @@ class HostSource:
             self._holders = (Holders(devices[0], at, tuple(process for process in held if process is not None)),)
 
 
-def _read(
-    device: str, path: Path, parse: Callable[[str], NodeMemory | None], faults: list[str], *, quiet: bool
-) -> NodeMemory | None:
-    """Return a node's memory, None after a sentence where it fails; ``quiet`` where a missing file is no failure."""
+def _read(device: str, path: Path, parse: Callable[[str], NodeMemory | None], faults: list[str]) -> NodeMemory | None:
+    """Return a node's memory; None where there is none (any more), or after a sentence where it fails."""
     try:
         return parse(read_text(path))
     except FileNotFoundError:
-        if not quiet:
-            faults.append(f"{device}: meminfo: no such file")
+        return None
     except PermissionError:
         faults.append(f"{device}: meminfo: permission denied (CAP_DAC_READ_SEARCH grants it)")
     except OSError as error:

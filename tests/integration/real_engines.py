@@ -45,13 +45,15 @@ _EAGER = ("--max-num-seqs", "4", "--enforce-eager")
 _POOL = ("--kv-cache-memory-bytes", "64M")
 _TWO = {"VLLM_CPU_OMP_THREADS_BIND": "0|1"}
 """Without it two workers want a NUMA node each."""
+_SPACE = {"VLLM_CPU_KVCACHE_SPACE": "1"}
 PLANS: Mapping[str, Plan] = {
     "dp2": Plan("tiny-llama", (*_EAGER, *_POOL, "--max-model-len", "512", "-dp", "2"), _TWO),
     # Other spellings that vLLM takes: "_" for "-", "=", flags cut short, a decimal suffix.
     "tp1": Plan("tiny-llama", ("--max_num_seqs=4", "--enforce-eager", "--kv-cache-mem", "64M", "--max-model=0.5k")),
     "tp2": Plan("tiny-llama", (*_EAGER, *_POOL, "--max-model-len", "512", "-tp", "2"), _TWO, "kill"),
     "gemma2": Plan("tiny-gemma2", (*_EAGER, *_POOL, "--max-model-len", "1000", "--api-key", KEY)),
-    "mla": Plan("tiny-mla", (*_EAGER, *_POOL, "--max-model-len", "1000", "--root-path", "/llm")),
+    # The variable goes before the flag.
+    "mla": Plan("tiny-mla", (*_EAGER, *_POOL, "--max-model-len", "1000", "--root-path", "/llm"), _SPACE),
     "too_much": Plan("tiny-llama", (*_EAGER, "--gpu-memory-utilization", "0.99"), end="fail"),
     "too_long": Plan(
         "tiny-llama", (*_EAGER, "--max-model-len", "2k", "--kv-cache-memory-bytes", "128K"), end="fail"

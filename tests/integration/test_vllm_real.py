@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +15,7 @@ from budget_exporter.engines.arguments import ENVIRON_ALLOWED, shape
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.ledger import RankInput
 from budget_exporter.sidecar.names import Running, automatic_name
-from budget_exporter.units import GIB
+from budget_exporter.units import GIB, MIB
 from tests.integration.processes import until
 from tests.integration.real_engines import PLANS, Scene, Seen
 from tests.integration.rig_vllm import VERSION
@@ -97,6 +98,35 @@ def test_blocks_tokens_and_concurrency_by_the_model_s_geometry_are_the_engine_s_
         assert ledger.kv_pool_tokens == int(row["kv_cache_size_tokens"])
         assert ledger.kv_concurrency == pytest.approx(float(row["kv_cache_max_concurrency"]))
     assert (ledger.kv_pool_tokens_source, ledger.kv_pool_tokens_rounding) == ("geometry", 0)
+
+
+@serving
+def test_its_budget_on_the_host_s_memory_is_made_of_the_engine_s_own_figures(seen: Seen) -> None:
+    """Only what is set in bytes: the node's size moves where memory is plugged in, and with it every share of it."""
+    law = {"law": "vllm_cpu", "version": VERSION, "assumed": "false"}
+    assert seen.value("budget_law_info", engine=seen.name, **law) == 1
+    words = re.findall(r"Explicitly set \(([\d.]+)/[\d.]+\) GiB for KV cache on node (\d+)", seen.engine.log)
+    assert words
+    for row in seen.own("vllm:cache_config_info"):
+        for placement in seen.view["placements"]:
+            rank = placement["rank"]
+            pool = seen.value("budget_model_kv_pool_bytes", engine=seen.name, rank=rank)
+            assert pool == int(row["kv_cache_memory_bytes"])
+            assert {f"{pool / GIB:.2f}"} == {f"{float(said):.2f}" for said, _ in words}
+            # Beside an explicit pool the engine does not say what the rest takes: no margin can be foretold.
+            assert seen.value("budget_model_margin_bytes", engine=seen.name, rank=rank) is None
+            assert placement["device"] in {f"cpu/node{node}" for _, node in words}
+
+
+@serving
+def test_what_its_workers_hold_of_the_host_is_told_by_rank(seen: Seen) -> None:
+    several = len(list(Path("/sys/devices/system/node").glob("node[0-9]*/meminfo"))) > 1
+    for placement in seen.view["placements"]:
+        used = seen.value("budget_rank_memory_used_bytes", engine=seen.name, rank=placement["rank"])
+        # Of replicas it is not known whose a process is, and a process is not divided by nodes.
+        assert (used is None) == (several or seen.view["shape"]["data_parallel_size"] > 1)
+        # It may be ten seconds old, when the worker had hardly begun.
+        assert used is None or 10 * MIB < used < 10 * GIB
 
 
 @serving

@@ -106,6 +106,17 @@ class RankVerdict:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """One thing a deploy can change, for one reason or finding, with the value to set."""
+
+    reason: str
+    lever: str
+    """Flag or environment name; empty where nothing that a deploy can reach helps."""
+    value: str
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """All that can be said of one engine now; a reason or finding that could not be evaluated is in neither set."""
 
@@ -116,3 +127,4 @@ class Verdict:
     graph_charge_suggested: int | None = None
     sentences: tuple[str, ...] = ()
     """What a person reads: one sentence per reason that holds."""
+    advice: tuple[Advice, ...] = ()

@@ -19,28 +19,10 @@ from budget_exporter.errors import SourceError
 from budget_exporter.facts.device import DeviceReport, DeviceSample
 from budget_exporter.roots import Roots
 from budget_exporter.units import GIB, MIB
-from tests.real_parts import unavailable
+from tests.devices.nvml_stand_in import H100, RESERVED, SIZE, answer, build
 
 pytestmark = pytest.mark.real_part("nvidia-ml-py")
 FIRST, SECOND = "0000:03:00.0", "0000:0a:00.0"
-SIZE, RESERVED = 81559 * MIB, 551 * MIB
-H100 = {
-    "driver": "580.65.06",
-    "count": "2",
-    "0.bus": "00000000:03:00.0",
-    "0.name": "NVIDIA H100 80GB HBM3",
-    "0.uuid": "GPU-11111111-2222-3333-4444-555555555555",
-    "0.total": str(SIZE),
-    "0.reserved": str(RESERVED),
-    "0.used": str(70 * GIB),
-    "0.compute": f"{os.getpid()}:{68 * GIB} 999999:{GIB}",
-    "1.bus": "00000000:0A:00.0",
-    "1.name": "NVIDIA H100 80GB HBM3",
-    "1.uuid": "GPU-66666666-2222-3333-4444-555555555555",
-    "1.total": str(SIZE),
-    "1.reserved": str(RESERVED),
-    "1.used": str(4 * MIB),
-}
 MIG = {
     "1.mig": "1",
     "1.0.uuid": "MIG-aaaaaaaa-1111-5222-8333-444444444444",
@@ -59,12 +41,7 @@ MIG = {
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the stand-in and load it: whoever then asks for a library of its name gets it."""
-    if not shutil.which("gcc"):
-        unavailable("no gcc to build a stand-in for libnvidia-ml.so.1: apt-get install gcc libc6-dev")
-    built = tmp_path_factory.mktemp("nvml") / "libnvidia-ml.so.1"
-    source = Path(__file__).with_name("fake_nvml.c")
-    words = ("-shared", "-fPIC", "-Wall", "-Wextra", "-Werror", f"-Wl,-soname,{built.name}")
-    subprocess.run(["gcc", *words, "-o", built, source], check=True)
+    built = build(tmp_path_factory.mktemp("nvml"))
     ctypes.CDLL(str(built))
     return built
 
@@ -86,7 +63,7 @@ class Host:
         self.now += after
         changed = {**self.answers, **(answers or {})}
         self.answers = {key: text for key, text in changed.items() if text is not None}
-        (self.folder / "answers").write_text("".join(f"{key} {text}\n" for key, text in self.answers.items()))
+        answer(self.folder / "answers", self.answers)
         return self.source.read(frozenset())
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 import msgspec
 
 from budget_exporter import yaml_file
 from budget_exporter.engines.address import configured
 from budget_exporter.facts.verdict import Floors, Policy
-from budget_exporter.sources import INTERVALS
+from budget_exporter.sources import INTERVALS, URLS
 from budget_exporter.units import MIB
 from budget_exporter.yaml_file import Duration, Size
 
@@ -148,10 +150,11 @@ class EngineConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class SourceConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Whether a source is on, where no flag says it, and how often it runs."""
+    """Whether a source is on, where no flag says it, how often it runs, and for some where it asks."""
 
     enabled: bool | None = None
     interval: Duration | None = None
+    url: str | None = None
 
 
 class RegistryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -173,6 +176,11 @@ class Config(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the seconds between two runs of the source ``name``, None where it is the source's own."""
         entry = self.sources.get(name)
         return float(entry.interval) if entry and entry.interval is not None else None
+
+    def url(self, name: str) -> str | None:
+        """Return where the source ``name`` asks, None where that is not said."""
+        entry = self.sources.get(name)
+        return entry.url if entry else None
 
     def switched(self) -> dict[str, bool | None]:
         """Return what is said of each named source: on, off or, as None, nothing."""
@@ -214,6 +222,8 @@ def load(path: Path | None, sources: frozenset[str]) -> Config:
             raise document.error(f"sources.{name}", f"no such source; there are {', '.join(sorted(sources))}")
         if source.interval is not None:
             _check_interval(document, name, source.interval)
+        if source.url is not None:
+            _check_url(document, name, source.url)
     return config
 
 
@@ -230,6 +240,21 @@ def _check_interval(document: yaml_file.Document[Config], name: str, interval: f
     low, high = INTERVALS[name]
     if not low <= interval <= high:
         raise document.error(key, f"must be from {low:g} to {high:g} s, not {interval:g} s")
+
+
+def _check_url(document: yaml_file.Document[Config], name: str, url: str) -> None:
+    """Raise ConfigError for an address of another host: what a source says is about this one."""
+    key = f"sources.{name}.url"
+    if name not in URLS:
+        raise document.error(key, f"{name} asks nobody")
+    try:
+        parts = urlsplit(url)
+        plain = parts.scheme == "http" and parts.port is not None and not (parts.username or parts.password)
+        local = parts.hostname == "localhost" or ip_address(parts.hostname or "").is_loopback
+    except ValueError:
+        plain = local = False
+    if not (plain and local):
+        raise document.error(key, "must be http://127.0.0.1:PORT/PATH, or another address of loopback")
 
 
 def _check_units(document: yaml_file.Document[Config], key: str, engine: EngineConfig) -> None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from budget_exporter.roots import Roots
 
-__all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "enabled", "load", "switched_off"]
+__all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "URLS", "enabled", "load", "switched_off"]
 
 Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors", "starts"]
 SOURCES: dict[str, Room] = {
@@ -20,6 +20,7 @@ SOURCES: dict[str, Room] = {
     "rocm_smi": "devices",
     "neuron": "devices",
     "neuron_hook": "devices",
+    "neuron_monitor": "devices",
     "gaudi": "devices",
     "tpu": "devices",
     "procfs": "engines",
@@ -35,7 +36,7 @@ SOURCES: dict[str, Room] = {
     "pods": "evidence",
 }
 """Name of the module to the room it is in: flag, configuration key and ``source`` label are this name."""
-OFF_BY_DEFAULT: frozenset[str] = frozenset({"rocm_smi"})
+OFF_BY_DEFAULT: frozenset[str] = frozenset({"rocm_smi", "neuron_monitor"})
 """Sources that are on only where a flag or the configuration says so: they do what the others never do."""
 INTERVALS: dict[str, tuple[float, float]] = {
     # A sample is shown for three seconds; ten a second miss no spike that a scheduler step makes.
@@ -52,6 +53,8 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "neuron": (0.05, 1.0),
     # Hooks write every ten seconds at most.
     "neuron_hook": (1.0, 60.0),
+    # The tool itself looks every five seconds.
+    "neuron_monitor": (1.0, 60.0),
     # A call of libhlml for each card; hl-smi, where it has to do, is run every ten seconds at most.
     "gaudi": (0.2, 60.0),
     # Two calls over a socket of this host.
@@ -64,6 +67,8 @@ INTERVALS: dict[str, tuple[float, float]] = {
     "pending": (1.0, 3600.0),
 }
 """Shortest and longest interval in seconds of the sources that look; the others are told of changes and have none."""
+URLS: frozenset[str] = frozenset({"neuron_monitor"})
+"""Sources that can be told where to ask."""
 _PACKAGES: dict[str, str] = {
     "daemons": "engines",
     "endpoints": "engines",
@@ -92,11 +97,17 @@ def enabled(room: Room, off: frozenset[str]) -> list[str]:
     return [name for name, home in SOURCES.items() if home == room and name not in off]
 
 
-def load(name: str, roots: Roots, interval: float | None = None, clock: Callable[[], float] | None = None) -> Any:
+def load(
+    name: str,
+    roots: Roots,
+    interval: float | None = None,
+    clock: Callable[[], float] | None = None,
+    url: str | None = None,
+) -> Any:
     """
     Return the source ``name``; only now is its module imported, so that an unused platform costs nothing.
 
-    ``clock`` gives Unix time to a source that tells any, in place of its own.
+    ``clock`` gives Unix time to a source that tells any, in place of its own; ``url`` is where one of URLS asks.
     """
     room = SOURCES[name]
     package = _PACKAGES.get(room, room)
@@ -106,4 +117,6 @@ def load(name: str, roots: Roots, interval: float | None = None, clock: Callable
     given: dict[str, Any] = {} if interval is None else {"interval": interval}
     if clock is not None and "clock" in inspect.signature(module.source).parameters:
         given["clock"] = clock
+    if url is not None:
+        given["url"] = url
     return module.source(roots, **given)

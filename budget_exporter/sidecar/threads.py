@@ -75,7 +75,9 @@ class Threads:
         self._samplers: list[tuple[DeviceSource | AsyncDeviceSource, _Sampler]] = []
         self._finders: list[Runner[list[Running], list[Running]]] = []
         for name in sources.enabled("devices", off):
-            device_source: DeviceSource | AsyncDeviceSource = sources.load(name, roots, config.interval(name), clock)
+            device_source: DeviceSource | AsyncDeviceSource = sources.load(
+                name, roots, config.interval(name), clock, config.url(name)
+            )
             self._samplers.append((device_source, self._sampler(device_source)))
         for name in sources.enabled("engines", off):
             finder: EngineSource = sources.load(name, roots, config.interval(name))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from budget_exporter.budget.terms import facts_of
 from budget_exporter.facts.boot import BootReport, Phase, RankFacts
@@ -11,6 +12,8 @@ from budget_exporter.facts.history import Past
 from budget_exporter.facts.ledger import Ledger, RankLedger
 from budget_exporter.facts.verdict import KnifeEdgeReason, Measured, Policy, RankVerdict, Verdict
 from budget_exporter.verdicts import knife_edge, margin
+from budget_exporter.verdicts.advice import advise
+from budget_exporter.verdicts.advice_case import Case
 from budget_exporter.verdicts.drift import Drift, drift, drift_said, suggested_charge
 from budget_exporter.verdicts.findings import findings
 from budget_exporter.verdicts.knife_edge import Answer
@@ -53,9 +56,7 @@ def judge(
     facts = {name: RankFacts() if report is None else facts_of(report, name) for name in names}
     drifts = {name: drift(ranks.get(name), facts[name]) for name in names}
     answers = {
-        name: _rank_answers(
-            ranks.get(name), measured.get(name), facts[name], drifts[name], ledger, shape, phase, policy
-        )
+        name: _rank_answers(ranks.get(name), measured.get(name), facts[name], drifts[name], ledger, phase, policy)
         for name in names
     }
     contract = _contract(policy, shape, report)
@@ -65,7 +66,7 @@ def judge(
         "kv_minimum": knife_edge.kv_minimum_tokens(ledger, tokens, phase),
     }
     reasons, sentences = _reasons(answers, whole)
-    return Verdict(
+    verdict = Verdict(
         ranks={
             name: RankVerdict(
                 rank=name,
@@ -93,6 +94,7 @@ def judge(
         graph_charge_suggested=None if report is None else _suggested(report),
         sentences=sentences,
     )
+    return replace(verdict, advice=advise(Case(verdict, policy, ledger, report, shape)))
 
 
 def _floor_reached(past: Past | None, rank: str, measured: Measured | None, policy: Policy) -> float | None:
@@ -119,16 +121,14 @@ def _rank_answers(
     facts: RankFacts,
     drifted: Drift | None,
     ledger: Ledger | None,
-    shape: Shape | None,
     phase: Phase,
     policy: Policy,
 ) -> Answers:
-    left = knife_edge.measured_margin(margin.at_high_water(measured), rank, phase, policy)
     return {
-        "predicted_margin": knife_edge.predicted_margin(rank, policy, measured=left.holds is not None),
-        "measured_margin": left,
+        "predicted_margin": knife_edge.predicted_margin(rank, policy),
+        "measured_margin": knife_edge.measured_margin(margin.at_high_water(measured), phase, policy),
         "utilization_limit": knife_edge.utilization(rank, ledger, phase),
-        "capture_over_charge": knife_edge.capture_over_charge(drifted, shape, ledger, policy),
+        "capture_over_charge": knife_edge.capture_over_charge(drifted, policy),
         "kv_minimum": knife_edge.kv_minimum_bytes(rank, facts, ledger, phase),
         "compile_cap": knife_edge.compile_cap(rank, facts),
     }

@@ -2,7 +2,7 @@
 The reasons for which a shape is on a knife edge: it boots, but cannot survive a request.
 
 Each reason is asked of every rank (the KV contract of the engine) and answered True, False, or None where a figure that
-it takes is unknown. A sentence carries the figures, and what to change where arithmetic supports it.
+it takes is unknown. A sentence carries the figures; what to change is ``advice``'s.
 """
 
 from __future__ import annotations
@@ -10,9 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from budget_exporter.budget.graphs import ESTIMATE, PER_GRAPH, mib_to_cover, per_graph_mib_to_cover
 from budget_exporter.facts.boot import Phase, Printed, RankFacts
-from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Ledger, RankLedger
 from budget_exporter.facts.verdict import Policy
 from budget_exporter.units import gib_text
@@ -49,42 +47,22 @@ class Answer:
     sentence: str = ""
 
 
-def predicted_margin(rank: RankLedger | None, policy: Policy, *, measured: bool = False) -> Answer:
-    """
-    Hold where the law predicts less than the warning floor.
-
-    Where the margin has been ``measured`` it alone tells what to change: two utilizations to choose from help nobody.
-    """
+def predicted_margin(rank: RankLedger | None, policy: Policy) -> Answer:
+    """Hold where the law predicts less than the warning floor."""
     if rank is None or rank.margin is None:
         return Answer()
     floor = policy.floors.warning
     sentence = f"the law predicts {gib_text(rank.margin)} left, the floor is {gib_text(floor)}"
-    advice = "" if measured else _lower_utilization(floor - rank.margin, rank)
-    return Answer(rank.margin < floor, rank.margin, sentence + advice)
+    return Answer(rank.margin < floor, rank.margin, sentence)
 
 
-def measured_margin(margin: int | None, rank: RankLedger | None, phase: Phase, policy: Policy) -> Answer:
+def measured_margin(margin: int | None, phase: Phase, policy: Policy) -> Answer:
     """Hold where less than the warning floor was left at the high-water mark; never asked of a boot."""
     if margin is None or phase not in JUDGED:
         return Answer()
     floor = policy.floors.warning
     sentence = f"{gib_text(margin)} left at the high-water mark, the floor is {gib_text(floor)}"
-    return Answer(margin < floor, margin, sentence + _lower_utilization(floor - margin, rank))
-
-
-def _lower_utilization(shortfall: int, rank: RankLedger | None) -> str:
-    """
-    Return the utilization that gives ``shortfall`` bytes back, as an addition to a sentence.
-
-    Only where the arena can give them: a smaller arena is only slower, a smaller KV pool may break the contract.
-    """
-    if rank is None or rank.pool is None or rank.pool.name != "arena" or not 0 < shortfall <= rank.pool.bytes:
-        return ""
-    lower = math.floor(1000 * (rank.requested - shortfall) / rank.size) / 1000
-    given = rank.requested - math.ceil(rank.size * lower)
-    if given > rank.pool.bytes:
-        return ""
-    return f"; --gpu-memory-utilization {lower:.3f} would give {gib_text(given)} of the arena back"
+    return Answer(margin < floor, margin, sentence)
 
 
 def utilization(rank: RankLedger | None, ledger: Ledger | None, phase: Phase) -> Answer:
@@ -161,28 +139,9 @@ def _pool(rank: RankLedger | None, facts: RankFacts) -> Printed | None:
     return None if term is None else Printed(term.bytes, term.rounding)
 
 
-def capture_over_charge(drift: Drift | None, shape: Shape | None, ledger: Ledger | None, policy: Policy) -> Answer:
+def capture_over_charge(drift: Drift | None, policy: Policy) -> Answer:
     """Hold where graph capture certainly took more than its charge and the tolerance."""
     if drift is None:
         return Answer()
-    sentence = (
-        f"graph capture took {gib_text(drift.capture.bytes)}, charged were {gib_text(drift.charge)}"
-        f"{_raise_charge(drift, shape, ledger)}"
-    )
+    sentence = f"graph capture took {gib_text(drift.capture.bytes)}, charged were {gib_text(drift.charge)}"
     return Answer(drift.above(policy.graph_drift_tolerance), -drift.bytes, sentence)
-
-
-def _raise_charge(drift: Drift, shape: Shape | None, ledger: Ledger | None) -> str:
-    """
-    Return the environment setting that covers the capture, as an addition to a sentence.
-
-    The expert-offload fork alone has one, and per graph only where its base was set and the number of graphs is known.
-    """
-    if shape is None or ledger is None or ledger.law != "expert_offload":
-        return ""
-    capture = drift.capture.bytes + drift.capture.rounding
-    if shape.graph_estimate_mib is not None:
-        return f"; {ESTIMATE}={mib_to_cover(capture)} covers it"
-    if shape.graph_base_mib is None or not ledger.graphs:
-        return ""
-    return f"; {PER_GRAPH}={per_graph_mib_to_cover(capture, shape.graph_base_mib, ledger.graphs)} covers it"

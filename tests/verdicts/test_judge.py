@@ -105,12 +105,10 @@ def test_five_windows_with_nothing_left_are_on_a_knife_edge() -> None:
     assert set(verdict.ranks["0"].why) == {"measured_margin", "predicted_margin"}
     assert any(sentence.startswith("rank 0: the law predicts -") for sentence in verdict.sentences)
     assert verdict.ranks["0"].why["predicted_margin"].endswith("the floor is 0.75 GiB")
-    booting = judge(shape, report, "capturing", measured=left("4.00"))
-    assert (
-        booting.ranks["0"]
-        .why["predicted_margin"]
-        .endswith("; --gpu-memory-utilization 0.858 would give 3.89 GiB of the arena back")
-    )
+    booting = judge(shape, report, "capturing", measured={})
+    assert [(a.reason, a.lever, a.value) for a in booting.advice] == [
+        ("predicted_margin", "--gpu-memory-utilization", "0.858")
+    ]
     measured = verdict.ranks["1"].why["measured_margin"]
     assert measured.startswith("0.00 GiB left at the high-water mark, the floor is 0.75 GiB")
 
@@ -150,8 +148,8 @@ def test_the_tightest_rank_speaks_for_the_engine() -> None:
 
 
 def test_lowering_the_utilization_as_advised_restores_the_floor() -> None:
-    sentence = judge(measured=left("0.20")).ranks["0"].why["measured_margin"]
-    advised = float(sentence.partition("--gpu-memory-utilization ")[2].split()[0])
+    (advice,) = judge(measured=left("0.20")).advice
+    advised = float(advice.value)
     assert advised < 0.982
     given_back = ledger(SHAPE).ranks["0"].requested - ledger(replace(SHAPE, utilization=advised)).ranks["0"].requested
     assert printed_bytes("0.20") + given_back >= POLICY.floors.warning
@@ -225,9 +223,10 @@ def test_the_heavier_rank_s_capture_binds() -> None:
     assert verdict.knife_edge["capture_over_charge"] is True
     assert verdict.findings["graph_charge_under"] is True
     assert verdict.findings["graph_charge_over"] is False
-    assert verdict.sentences == (
-        "rank 0: graph capture took 0.31 GiB, charged were 0.07 GiB; VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB=54 covers it",
-    )
+    assert verdict.sentences == ("rank 0: graph capture took 0.31 GiB, charged were 0.07 GiB",)
+    assert [(a.reason, a.lever, a.value) for a in verdict.advice] == [
+        ("graph_charge_under", "VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB", "54")
+    ]
     assert 54 * 6 * MIB >= gib("0.31").bytes + gib("0.31").rounding > 53 * 6 * MIB
 
 
@@ -273,31 +272,29 @@ def test_one_silent_rank_leaves_no_all_clear() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "advice"),
+    ("shape", "setting"),
     [
-        (replace(SHAPE, graph_estimate_mib=72), "; VLLM_CUDAGRAPH_MEM_ESTIMATE_MB=323 covers it"),
-        (replace(SHAPE, graph_base_mib=10), "; VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB=53 covers it"),
+        (replace(SHAPE, graph_estimate_mib=72), ("VLLM_CUDAGRAPH_MEM_ESTIMATE_MB", "323")),
+        (replace(SHAPE, graph_base_mib=10), ("VLLM_CUDAGRAPH_MEM_PER_GRAPH_MB", "53")),
     ],
 )
-def test_the_advice_is_the_setting_that_covers_the_capture(shape: Shape, advice: str) -> None:
+def test_the_advice_is_the_setting_that_covers_the_capture(shape: Shape, setting: tuple[str, str]) -> None:
     policy = replace(POLICY, graph_drift_tolerance=0)
     report = replace(BOOTED, common=RankFacts(graph_capture=gib("0.31")), ranks={}, graph_charge_applied=None)
-    verdict = judge(shape, report, policy=policy)
-    assert len(verdict.sentences) == 1
-    assert verdict.sentences[0].endswith(advice)
+    (advice,) = judge(shape, report, policy=policy).advice
+    assert (advice.lever, advice.value) == setting
 
 
-def test_no_advice_without_shape_or_number_of_graphs_or_for_an_engine_that_cannot_be_set() -> None:
+def test_where_base_or_number_of_graphs_is_not_known_the_whole_charge_is_advised() -> None:
     report = replace(BOOTED, common=RankFacts(graph_capture=gib("0.60")), ranks={})
     known = ledger(SHAPE, report)
     for shape, model in (
         (None, known),
         (SHAPE, replace(known, graphs=None)),
-        (SHAPE, replace(known, law="vllm_gpu")),
         (replace(SHAPE, graph_base_mib=None), known),
     ):
         verdict = verdicts.judge(ledger=model, report=report, shape=shape, phase="serving", measured={}, policy=POLICY)
-        assert verdict.sentences[0].endswith("charged were 0.07 GiB")
+        assert ("VLLM_CUDAGRAPH_MEM_ESTIMATE_MB", "620") in [(a.lever, a.value) for a in verdict.advice]
 
 
 # Findings

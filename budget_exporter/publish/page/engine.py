@@ -53,6 +53,7 @@ def _pill(text: str, kind: str) -> Html:
 def _alarms(state: EngineState, now: float) -> Html:
     """Return knife-edge sentences before anything else, how it died, flags it would not take, and findings."""
     alarms = [tag("li", sentence) for sentence in state.verdict.sentences]
+    alarms += [tag("li", f"To change: {advice.sentence}.") for advice in state.verdict.advice]
     fate = _fate(state, now)
     if fate:
         alarms.append(tag("li", fate))

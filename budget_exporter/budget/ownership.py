@@ -25,15 +25,17 @@ def divide(
     ``placements`` the ranks of each engine. A process of no engine is foreign only where the driver lists every
     process; what no process accounts for is signed, since drivers count what was asked for and what is resident apart.
     A rank holds what its engine's processes hold on its device, without those that are known to be another rank's;
-    where two ranks of one engine share a device, only processes whose rank is known count.
+    where two ranks of one engine share a device, only processes whose rank is known count. So it is with a rank whose
+    device is not known: it holds what its own processes hold anywhere.
     """
     devices = {name: _device(each, used.get(name), owners) for name, each in holders.items()}
     ranks: dict[tuple[str, str], RankMemory] = {}
     for engine, placed in placements.items():
-        where = [(p.rank, p.device) for p in placed if p.device is not None]
+        where = [(p.rank, p.device) for p in placed]
         for rank, device in where:
-            shared = sum(other == device for _, other in where) > 1
-            held = _held(holders.get(device), owners, engine, rank, shared=shared)
+            shared = device is None or sum(other == device for _, other in where) > 1
+            possible = holders.values() if device is None else [holders[device]] if device in holders else []
+            held = _held(possible, owners, engine, rank, shared=shared)
             if held is not None:
                 ranks[engine, rank] = held
     return Ownership(devices, ranks)
@@ -63,12 +65,10 @@ def _device(holders: Holders, used: int | None, owners: Mapping[int, Owner]) -> 
 
 
 def _held(
-    holders: Holders | None, owners: Mapping[int, Owner], engine: str, rank: str, *, shared: bool
+    holders: Iterable[Holders], owners: Mapping[int, Owner], engine: str, rank: str, *, shared: bool
 ) -> RankMemory | None:
-    if holders is None:
-        return None
     own: list[ProcessMemory] = []
-    for process in holders.processes:
+    for process in (process for each in holders for process in each.processes):
         owner = owners.get(process.pid)
         if owner is None or owner.engine != engine or owner.ended:
             continue

@@ -34,6 +34,18 @@ def test_two_ranks_on_one_card_hold_only_what_is_known_to_be_theirs() -> None:
     assert owned.devices[CARD].unattributed is None
 
 
+def test_a_rank_whose_device_is_not_known_holds_what_its_own_processes_hold_anywhere() -> None:
+    """As on Neuron, where it is known which device a process is on but not which of its banks."""
+    nowhere = {"qwen": (Placement("0", None), Placement("1", None), Placement("2", None))}
+    owners = {10: Owner("qwen"), 11: Owner("qwen", "0"), 12: Owner("qwen", "1"), 13: Owner("other", "0")}
+    listed = {
+        **holders(ProcessMemory(10, 5), ProcessMemory(11, 100), ProcessMemory(12, 7), ProcessMemory(13, 9)),
+        **holders(ProcessMemory(11, 20), device=OTHER),
+    }
+    owned = divide(listed, {}, owners, nowhere)
+    assert owned.ranks == {("qwen", "0"): RankMemory(120), ("qwen", "1"): RankMemory(7)}
+
+
 def test_what_belongs_to_no_engine_is_foreign_largest_first() -> None:
     listed = holders(ProcessMemory(7, 3, evicted=2, evicted_seconds=0.5), ProcessMemory(8, 9), ProcessMemory(9, 0))
     card = divide(listed, {CARD: 10}, {}, {}).devices[CARD]

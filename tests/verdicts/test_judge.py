@@ -159,13 +159,13 @@ def test_lowering_the_utilization_as_advised_restores_the_floor() -> None:
 
 def test_no_utilization_is_advised_where_the_arena_cannot_give_the_bytes() -> None:
     starved = replace(POLICY, floors=Floors(critical=0, warning=25 * GIB))
-    assert "utilization" not in judge(measured=left("0.20"), policy=starved).ranks["0"].why["measured_margin"]
+    assert [a.lever for a in judge(measured=left("0.20"), policy=starved).advice] == [""]
     tight = replace(SHAPE, utilization=0.45)
     arena = ledger(tight, BOOTED).ranks["0"].pool
     assert arena is not None
     just = replace(POLICY, floors=Floors(critical=0, warning=arena.bytes))
     verdict = judge(tight, measured=left("0.00"), policy=just)
-    assert "utilization" not in verdict.ranks["0"].why["measured_margin"]
+    assert [a.lever for a in verdict.advice if a.reason == "measured_margin"] == [""]
 
 
 def test_a_plain_engine_is_not_told_to_shrink_its_kv_pool() -> None:
@@ -173,7 +173,7 @@ def test_a_plain_engine_is_not_told_to_shrink_its_kv_pool() -> None:
     report = BootReport(version="0.28.0", common=RankFacts(free_at_init=gib("31.29"), kv_available=gib("20.00")))
     verdict = judge(plain, report, measured=left("0.20"))
     assert verdict.knife_edge["measured_margin"] is True
-    assert "utilization" not in verdict.ranks["0"].why["measured_margin"]
+    assert [a.lever for a in verdict.advice if a.reason == "measured_margin"] == [""]
 
 
 # Phases

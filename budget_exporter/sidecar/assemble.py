@@ -95,7 +95,10 @@ def engine_state(
         if limit is None or limit >= state.memory.size
     }
 
-    mark(engine, report, shape, free, phase[0])
+    # What is free of a host's memory goes up and down with everything that runs there: a fall from start to start of one
+    # engine tells nothing.
+    on_cards = {r: figure for r, figure in free.items() if r not in on or on[r].identity.platform != "host"}
+    mark(engine, report, shape, on_cards, phase[0])
     trends.note(engine, held, on, phase[0], now)
     past = past_of(engine, trends, held, on, phase, now)
 

@@ -59,8 +59,8 @@ class Trends:
         """
         Take in what each rank of ``engine`` holds at ``now``, while it serves.
 
-        ``on`` are the ranks' devices. A rank's own memory is what counts; where nobody lists it, the device's. The two
-        are never mixed, since they part by what others hold.
+        ``on`` are the ranks' devices. A rank's own memory is what counts; where nobody lists it, the device's, but not
+        the host's, which is everybody's. The two are never mixed, since they part by what others hold.
         """
         if engine.running is None or engine.main is None or phase not in {"serving", "unknown"}:
             return
@@ -71,6 +71,8 @@ class Trends:
             kind, used = (
                 ("rank", own.used) if own is not None and own.used is not None else ("device", state.memory.used)
             )
+            if kind == "device" and state.identity.platform == "host":
+                continue
             key = (_epoch(engine), f"{rank}:{kind}")
             self._watched.setdefault(key, _Watched()).note(now, used, load)
 

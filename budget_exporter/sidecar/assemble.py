@@ -95,8 +95,8 @@ def engine_state(
         if limit is None or limit >= state.memory.size
     }
 
-    # What is free of a host's memory goes up and down with everything that runs there: a fall from start to start of one
-    # engine tells nothing.
+    # What is free of a host's memory goes up and down with all that runs there: a fall from one start to the next tells
+    # nothing.
     on_cards = {r: figure for r, figure in free.items() if r not in on or on[r].identity.platform != "host"}
     mark(engine, report, shape, on_cards, phase[0])
     trends.note(engine, held, on, phase[0], now)

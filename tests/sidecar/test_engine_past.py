@@ -50,6 +50,16 @@ def test_a_leak_of_a_rank_shows_though_a_neighbour_takes_and_gives() -> None:
     assert found.load_rises is False
 
 
+def test_what_all_programs_of_a_host_take_is_no_engine_s_leak() -> None:
+    trends, it = Trends(), engine()
+    (state,) = card(0).values()
+    host = replace(state.identity, device="cpu/node0", platform="host")
+    for second in range(0, int(SPAN * (FEWEST + 1)), 10):
+        on = {"0": replace(state, identity=host, memory=MemorySample(1.0, 64 * GIB, second * MIB))}
+        trends.note(it, NOBODY, on, "serving", float(second))
+    assert trends.of(it, on) == {}
+
+
 def test_a_boot_is_no_trend_and_neither_is_what_was_not_watched() -> None:
     trends, it = Trends(), engine()
     for second in range(0, int(SPAN * (FEWEST + 1)), 10):

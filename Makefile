@@ -10,6 +10,7 @@ APT := prometheus prometheus-alertmanager systemd systemd-container dbus rocm-sm
 PYRSMI := .cache/pyrsmi-0.2.0 .cache/pyrsmi-1.1.0
 PYHLML := .cache/habana-pyhlml-1.24.2.481
 TPU_INFO := .cache/tpu-info-0.14.2
+OPTIMUM := .cache/optimum-neuron-0.4.5
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: run test check bench format docs real-parts clean help
@@ -20,7 +21,7 @@ help:  ## Say what there is
 run: $(VENV)/.runtime  ## Start the exporter; where there is nothing to watch it serves the demo host
 	exec $(BIN)/budget-exporter demo --if-nothing-to-watch $(ARGS)
 
-test: $(VENV)/.dev $(PYRSMI) $(PYHLML) $(TPU_INFO) real-parts check  ## Install what the tests need and run them all
+test: $(VENV)/.dev $(PYRSMI) $(PYHLML) $(TPU_INFO) $(OPTIMUM) real-parts check  ## Install what the tests need and run them all
 	$(BIN)/coverage erase
 	$(BIN)/coverage run -m pytest $(ARGS)
 	$(BIN)/coverage report --include='budget_exporter/facts/*,budget_exporter/budget/*,budget_exporter/verdicts/*,budget_exporter/units.py' --fail-under=100
@@ -59,6 +60,10 @@ $(VENV)/.dev: $(VENV)/bin/python pyproject.toml
 # pyrsmi 0.2.0 loads librocm_smi64, later ones libamd_smi: kept out of the venv, only the cross-check tests read them.
 $(PYRSMI): .cache/pyrsmi-%: $(VENV)/bin/python
 	$(BIN)/pip install -q --no-deps --target $@ pyrsmi==$*
+
+# Of optimum-neuron one file is used, which needs nothing of the rest.
+$(OPTIMUM): $(VENV)/bin/python
+	$(BIN)/pip install -q --no-deps --target $@ optimum-neuron==$(patsubst .cache/optimum-neuron-%,%,$@)
 
 # Likewise kept apart: that they are missing is tested too, and their own requirements are none of ours.
 $(PYHLML): $(VENV)/bin/python

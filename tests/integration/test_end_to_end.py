@@ -39,10 +39,10 @@ NOT_HERE = {
     "budget_engine_last_failure_tried_bytes": "the same",
     "budget_engine_last_failure_free_bytes": "the same",
     "budget_engine_last_failure_timestamp_seconds": "the same",
-    "budget_neuron_kv_cap_bytes": "Neuron",
-    "budget_neuron_kv_minimum_bytes": "Neuron",
-    "budget_neuron_vnc_memory_used_bytes": "Neuron",
-    "budget_neuron_vnc_memory_limit_bytes": "Neuron",
+    "budget_neuron_kv_cap_bytes": "Neuron: the demo's cards are AMD's",
+    "budget_neuron_kv_minimum_bytes": "the same",
+    "budget_neuron_vnc_memory_used_bytes": "the same, and no hook is installed",
+    "budget_neuron_vnc_memory_limit_bytes": "the same",
 }
 
 

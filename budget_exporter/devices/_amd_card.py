@@ -160,6 +160,7 @@ class AmdCard:
             uuid=self._uuid,
             order=self._order,
             integrated=self._integrated,
+            partitions=1 if self._node is None else self._node.partitions,
         )
         self._key = key
         return self._identity

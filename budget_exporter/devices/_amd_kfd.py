@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from budget_exporter.devices._sysfs import read_text
@@ -29,6 +29,8 @@ class KfdNode:
     """CPU cores and SIMDs in one node: how kernels that still paired an APU's halves showed one."""
     memory: int | None
     """Bytes of device memory the runtime is told of (HIP's total); None where it cannot be read."""
+    partitions: int = 1
+    """Nodes of this card that can be opened: more than one where it is cut into partitions (MI300)."""
 
 
 def kfd_nodes(sysfs: Path) -> Mapping[str, KfdNode]:
@@ -43,7 +45,9 @@ def kfd_nodes(sysfs: Path) -> Mapping[str, KfdNode]:
     nodes: dict[str, KfdNode] = {}
     for order, seen in enumerate(_visible_nodes(sysfs) or ()):
         node = KfdNode(_pci(seen), order, _holds_cpu(seen.properties), _memory(seen.path / "mem_banks"))
-        nodes.setdefault(node.pci, node)
+        first = nodes.setdefault(node.pci, node)
+        if first is not node:
+            nodes[node.pci] = replace(first, partitions=first.partitions + 1)
     return nodes
 
 

@@ -30,6 +30,8 @@ _OTHERS = frozenset({"disable-sliding-window", "hf-config-path", "kv-cache-dtype
 _NO_BUDGET = frozenset({"port", "data-parallel-backend", "distributed-executor-backend", "headless", "load-format"})
 FLAGS = (GIVEN_ALLOWED - _NO_BUDGET) | _JSON | _OTHERS | {"model"}
 _NO_BUDGET_VARIABLES = (
+    # An image or the container's runtime sets these, whatever the configuration of the container says.
+    "AMD_VISIBLE_DEVICES NVIDIA_VISIBLE_DEVICES",
     "NO_COLOR PODMAN_SYSTEMD_UNIT PROMETHEUS_MULTIPROC_DIR VLLM_CACHE_ROOT VLLM_CONFIGURE_LOGGING",
     "VLLM_LOGGING_COLOR VLLM_LOGGING_CONFIG_PATH VLLM_LOGGING_LEVEL VLLM_LOGGING_PREFIX VLLM_LOGGING_STREAM",
     "VLLM_PROCESS_NAME_PREFIX VLLM_SERVER_DEV_MODE",

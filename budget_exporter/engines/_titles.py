@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-__all__ = ["is_ray_worker", "rank_of", "title_of"]
+__all__ = ["is_ray_worker", "parts_of", "rank_of", "title_of"]
 
 _WORKER = re.compile(r".*(?:::Worker|::EngineCore|--multiprocessing-fork)((?:_[A-Z]+\d+)+)", re.DOTALL)
 _PART = re.compile(r"_([A-Z]+)(\d+)")
@@ -35,12 +35,19 @@ def rank_of(title: str) -> int | None:
     Source: vLLM 0.10.2 to 0.32, ``v1/executor/multiproc_executor.py``; in 0.10.1 a worker appends its part to the title
     it has from the engine core it was forked from (``VLLM::EngineCore_TP1``), or to the command line of its spawning.
     """
+    parts = parts_of(title)
+    return parts[next(iter(parts))] if parts.keys() in ({"TP"}, {"PP"}) else None
+
+
+def parts_of(title: str) -> dict[str, int]:
+    """
+    Return a process's place in each group it is in, by ``DP``, ``PP``, ``PCP``, ``TP``; empty where it tells none.
+
+    ``VLLM::Worker_DP1_TP0`` is 1 of ``DP`` and 0 of ``TP``; ``VLLM::EngineCore_DP1`` is 1 of ``DP``.
+    """
     match = _WORKER.fullmatch(title)
-    if match is None:
-        return None
-    parts = {name: int(index) for name, index in _PART.findall(match[1])}
-    dimensions = parts.keys() - _WITHIN_TP
-    return parts[next(iter(dimensions))] if dimensions in ({"TP"}, {"PP"}) else None
+    found = _PART.findall(match[1]) if match is not None else []
+    return {name: int(index) for name, index in found if name not in _WITHIN_TP}
 
 
 def is_ray_worker(title: str) -> bool:

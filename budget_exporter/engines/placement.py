@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
+from budget_exporter.engines._device_ids import picked
+from budget_exporter.engines._held import ranks_by_memory, settle
 from budget_exporter.engines._placed_on_host import place_on_host, runs_on_cpu
-from budget_exporter.engines._visible import visible_to_cuda, visible_to_hip
+from budget_exporter.engines._ranks import local_ranks, rank_name, stray
+from budget_exporter.engines._visible import Visible, in_order
+from budget_exporter.engines._visible_amd import visible_to_hip
+from budget_exporter.engines._visible_nvidia import visible_to_cuda
+from budget_exporter.engines._visible_others import visible_to_gaudi, visible_to_neuron, visible_to_tpu
 from budget_exporter.facts.boot import BootReport
 from budget_exporter.facts.device import DeviceIdentity
 from budget_exporter.facts.engine import Placement, Shape, Worker
 
-__all__ = ["place"]
+__all__ = ["place", "rank_name", "ranks_by_memory"]
 
-_MOST_RANKS = 1024
-"""No host has as many: flags that ask for more are a mistake, and no reason for as many series."""
-_COUNT = re.compile(r"[0-9]{1,9}")
-_ASSUMED = "assumed: the environment cannot be read, but there are as many devices as ranks"
+_UNREADABLE = "assumed: the environment cannot be read, but there are as many devices as ranks"
 
 
 def place(
@@ -25,116 +27,91 @@ def place(
     workers: Sequence[Worker],
     devices: Sequence[DeviceIdentity],
     report: BootReport | None = None,
+    told: Mapping[str, str] | None = None,
+    *,
+    contained: bool = False,
 ) -> tuple[Placement, ...]:
     """
     Return one placement a rank of this host: ``0``, ``1``, … and ``d0.0``, ``d1.0``, … with data parallelism.
 
     ``environ`` is the main process's, None where it may not be read; ``devices`` are all of the host, of which those
-    without ``order`` cannot be opened by the engine. A worker's device is its local rank's place in the visible list
-    (vLLM 0.8.5 to 0.33, ``v1/worker/gpu_worker.py``). Where that is not all there is to it, the device is None and
-    ``why`` says so; more than 1024 ranks are none. The host's memory is the device of engines on the CPU only, and
-    ``report`` tells which those are.
+    without ``order`` cannot be opened by the engine; ``contained`` says that it runs in a container, which may have
+    some of them only. ``told`` is the device of ranks whose processes show it (``ranks_by_memory``): it goes before
+    what the environment says. A worker's device is its local rank's place in the list of visible devices (vLLM 0.8.5
+    to 0.32, ``v1/worker/gpu_worker.py``). Where that is not all there is to it, the device is None and ``why`` says
+    so, and where it rests on something that is not certain ``why`` begins with ``assumed``. More than 1024 ranks are
+    none. The host's memory is the device of engines on the CPU only, and ``report`` tells which those are.
     """
-    names = _names(shape)
+    ranks = local_ranks(shape)
     if runs_on_cpu(shape, report):
-        return place_on_host(names, shape, environ, devices, report)
+        return place_on_host([rank.name for rank in ranks], shape, environ, devices, report)
+    cards = [device for device in devices if device.platform != "host"]
     why = _unresolved(shape, workers)
-    if why:
-        return tuple(Placement(name, None, why) for name in names)
-    visible, why = _visible(environ, devices, len(names))
-    if visible is None:
-        return tuple(Placement(name, None, why) for name in names)
-    few = f"rank above the {len(visible)} device(s) the engine sees"
-    return tuple(
-        Placement(name, visible[at].device, why) if at < len(visible) else Placement(name, None, few)
-        for at, name in enumerate(names)
-    )
+    seen = why or _seen(shape, environ, cards, len(ranks), contained=contained)
+    known = {rank: device for rank, device in (told or {}).items() if any(card.device == device for card in cards)}
+    whole = {card.device for card in cards if card.partitions == 1}
+    return settle([_placement(rank.name, rank.at, seen) for rank in ranks], known, whole)
 
 
-def _names(shape: Shape) -> list[str]:
-    inside = shape.tensor_parallel_size * shape.pipeline_parallel_size
-    replicas = _replicas(shape)
-    if inside * (replicas.stop - replicas.start) > _MOST_RANKS:
-        return []
-    if shape.data_parallel_size == 1:
-        return [str(rank) for rank in range(inside)]
-    return [f"d{replica}.{rank}" for replica in replicas for rank in range(inside)]
-
-
-def _replicas(shape: Shape) -> range:
-    """
-    Return which replicas run on this host; none for a server whose engines are all elsewhere.
-
-    Source: vLLM 0.9 to 0.32, ``engine/arg_utils.py``: with a rank of its own a server has that replica, else so many
-    from the first on as are said to be local, by default all.
-    """
-    rank, local, start = (
-        int(text) if _COUNT.fullmatch(text := shape.given.get(f"data-parallel-{name}", "")) else None
-        for name in ("rank", "size-local", "start-rank")
-    )
-    if rank is not None:
-        return range(rank, rank + 1)
-    if local is None:
-        return range(shape.data_parallel_size)
-    return range(start or 0, (start or 0) + local)
+def _placement(name: str, at: int, seen: Visible | str) -> Placement:
+    if isinstance(seen, str):
+        return Placement(name, None, seen)
+    if at >= len(seen.devices):
+        beyond = f" ({seen.beyond})" if seen.beyond else ""
+        return Placement(name, None, f"rank above the {len(seen.devices)} device(s) the engine sees{beyond}")
+    device = seen.devices[at]
+    if device is None:
+        return Placement(name, None, "the device that the engine's list has for it is not known")
+    return Placement(name, device.device, seen.assumed)
 
 
 def _unresolved(shape: Shape, workers: Sequence[Worker]) -> str:
     """Return what keeps ranks from simply following the visible list, nothing where nothing does."""
-    given, tensor = shape.given, shape.tensor_parallel_size
+    given = shape.given
     backend = given.get("distributed-executor-backend", "mp")
-    highest = max((worker.rank for worker in workers if worker.rank is not None), default=0)
+    title = stray(shape, workers)
     reasons = {
-        "pipeline and data parallel ranks are not resolved": shape.pipeline_parallel_size * shape.data_parallel_size
-        > 1,
-        "context parallel ranks are not resolved": given.get("prefill-context-parallel-size", "1") != "1",
         "the engine runs on several hosts": given.get("nnodes", "1") != "1",
-        "--device-ids is not resolved": "device-ids" in given,
         f"--distributed-executor-backend {backend} chooses devices by itself": backend not in ("mp", "uni"),
-        f"a worker of rank {highest} runs, but the flags tell of {tensor} rank(s)": highest >= tensor,
+        "--data-parallel-backend ray chooses devices by itself": given.get("data-parallel-backend", "mp") == "ray",
+        f"{title} runs, of which the flags do not tell": bool(title),
     }
     return next((why for why, holds in reasons.items() if holds), "")
 
 
-def _visible(
-    environ: Mapping[str, str] | None, devices: Sequence[DeviceIdentity], ranks: int
-) -> tuple[list[DeviceIdentity] | None, str]:
-    """Return the devices in the engine's own order, None with the reason where that is unknown."""
-    ordered, why = _openable(devices)
-    if why:
-        return None, why
-    if environ is None:
-        return (ordered, _ASSUMED) if len(ordered) == ranks else (None, "the environment cannot be read")
-    platform = ordered[0].platform
-    if platform == "amd":
-        return visible_to_hip(environ, ordered), ""
-    if platform == "nvidia":
-        return _cuda(environ, ordered)
-    if len(ordered) == ranks == 1:
-        return ordered, ""
-    return None, f"the devices of platform {platform} are not resolved"
-
-
-def _openable(devices: Sequence[DeviceIdentity]) -> tuple[list[DeviceIdentity], str]:
-    """Return the devices the engine's runtime can open, in its order, or why there is no such order."""
-    cards = [device for device in devices if device.platform != "host"]
-    platforms = {device.platform for device in cards}
+def _seen(
+    shape: Shape, environ: Mapping[str, str] | None, cards: Sequence[DeviceIdentity], ranks: int, *, contained: bool
+) -> Visible | str:
+    """Return the devices in the engine's own order, or the reason why that is unknown."""
+    platforms = {card.platform for card in cards}
     if len(platforms) > 1:
-        return [], f"devices of several platforms: {', '.join(sorted(platforms))}"
-    places = [(device.order, device) for device in cards if device.order is not None]
-    if not places:
-        return [], "no device that the engine's runtime can open"
-    if len({order for order, _ in places}) < len(places):
-        return [], "several devices share a place in the runtime's order"
-    if max(order for order, _ in places) >= len(places):
-        # A card that cannot be read has its place all the same: without it every index behind would mean another card.
-        return [], "a device before these in the runtime's order is not known"
-    return [device for _, device in sorted(places, key=lambda place: place[0])], ""
+        return f"devices of several platforms: {', '.join(sorted(platforms))}"
+    if not cards:
+        return "no device that the engine's runtime can open"
+    platform, ids = cards[0].platform, shape.given.get("device-ids", "")
+    if environ is None:
+        return (
+            _assumed(cards, ranks) if not ids else "--device-ids counts what the environment leaves, which is unknown"
+        )
+    visible = _visible(platform, environ, cards, ranks, contained=contained)
+    return visible if isinstance(visible, str) or not ids else picked(ids, visible, environ, cards, platform)
 
 
-def _cuda(environ: Mapping[str, str], ordered: list[DeviceIdentity]) -> tuple[list[DeviceIdentity] | None, str]:
-    mixed = len({device.model for device in ordered}) > 1
-    if mixed and environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        return None, "cards of several models without CUDA_DEVICE_ORDER=PCI_BUS_ID"
-    visible = visible_to_cuda(environ, ordered)
-    return visible, "" if visible is not None else "CUDA_VISIBLE_DEVICES names a device twice"
+def _visible(
+    platform: str, environ: Mapping[str, str], cards: Sequence[DeviceIdentity], ranks: int, *, contained: bool
+) -> Visible | str:
+    if platform == "amd":
+        return visible_to_hip(environ, cards, ranks, contained=contained)
+    if platform == "nvidia":
+        return visible_to_cuda(environ, cards, ranks, contained=contained)
+    others = {"gaudi": visible_to_gaudi, "neuron": visible_to_neuron, "tpu": visible_to_tpu}
+    if platform in others:
+        return others[platform](environ, cards, ranks)
+    return f"the devices of platform {platform} are not resolved"
+
+
+def _assumed(cards: Sequence[DeviceIdentity], ranks: int) -> Visible | str:
+    ordered = in_order(cards)
+    if isinstance(ordered, str):
+        return ordered
+    return Visible(tuple(ordered), _UNREADABLE) if len(ordered) == ranks else "the environment cannot be read"

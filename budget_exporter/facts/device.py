@@ -31,6 +31,8 @@ class DeviceIdentity:
     """Where the high-water mark comes from: ``sampled`` here, ``driver`` where the driver keeps a peak of its own."""
     cpus: str = ""
     """The CPUs of a NUMA node as the kernel lists them (``0-31,64-95``); empty where unknown or no node."""
+    partitions: int = 1
+    """Into how many devices the runtime takes the card apart, all with the one memory (MI300)."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -139,6 +139,9 @@ class Placement:
     rank: str
     device: str | None
     why: str = ""
+    """Also what a device that is assumed rests on."""
+    contradicted: str | None = None
+    """The device that flags and environment name, where the rank's process holds its memory on another."""
 
 
 @dataclass(frozen=True, slots=True)

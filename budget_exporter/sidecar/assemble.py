@@ -33,18 +33,22 @@ DEVICE_TYPES = {"amd": "cuda", "nvidia": "cuda", "gaudi": "hpu", "neuron": "neur
 """What an engine says it runs on (``device_config``, in torch's words) by the platform of the device."""
 
 
-def place(engine: Engine, devices: Sequence[DeviceIdentity]) -> tuple[Placement, ...]:
+def place(
+    engine: Engine, devices: Sequence[DeviceIdentity], told: Mapping[str, str] | None = None
+) -> tuple[Placement, ...]:
     """
     Return where the engine's ranks run, by its last known flags and processes.
 
-    What the engine says it runs on rules out devices of any other kind: one on the CPU sits on no card.
+    ``told`` is the device of ranks whose processes showed it. What the engine says it runs on rules out devices of any
+    other kind: one on the CPU sits on no card.
     """
     if engine.last is None:
         return ()
     sighting, shape = engine.last.sighting, engine.last.shape
     said = engine.report.device_type if engine.report else None
     possible = [device for device in devices if said is None or DEVICE_TYPES.get(device.platform) in (said, "cpu")]
-    return place_ranks(shape, sighting.environ, sighting.workers, possible, engine.report)
+    contained = sighting.container is not None or sighting.inner_pid not in (None, sighting.main.pid)
+    return place_ranks(shape, sighting.environ, sighting.workers, possible, engine.report, told, contained=contained)
 
 
 def associate(engine: Engine, reading: Reading | None, resumed: Resumed | None) -> bool:

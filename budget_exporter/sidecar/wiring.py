@@ -26,6 +26,7 @@ from budget_exporter.sidecar.keeper import Keeper
 from budget_exporter.sidecar.owners import Owners
 from budget_exporter.sidecar.past import Trends
 from budget_exporter.sidecar.phases import Phases
+from budget_exporter.sidecar.placing import Places
 from budget_exporter.sidecar.reload import Reload
 from budget_exporter.sidecar.runner import StateLog
 from budget_exporter.sidecar.starts import Starts
@@ -78,6 +79,7 @@ class Sidecar:
         self._fleet = Fleet(config, remembered.engines)
         self._phases = Phases()
         self._owners = Owners()
+        self._places = Places()
         self._trends = Trends()
         self._event = asyncio.Event()
         off = sources.switched_off(options.off, options.on, config.switched())
@@ -162,7 +164,7 @@ class Sidecar:
         reports = self._reports()
         fresh = [window.identity for report in reports for window in report.folded.windows.values()]
         identities = self._board.identities(fresh, now)
-        placed = {name: assemble.place(engine, identities) for name, engine in self._fleet.engines.items()}
+        placed = self._places.of(self._fleet.engines.values(), identities, self._board.holders(now))
         known = found.all and self._all_placed(placed)
         for report in reports:
             self._board.update(report.folded.windows, self._epochs(placed), known=known, interval=report.interval)

@@ -147,10 +147,10 @@ async def test_a_log_that_cannot_even_be_asked_for_is_a_failure_and_not_silence(
 
 
 async def test_an_engine_whose_devices_are_not_known_is_no_baseline(idle: Host) -> None:
-    """Pipeline parallel ranks are not placed: the card is held by an engine all the same."""
+    """Ranks that Ray places are on none: the card is held by an engine all the same."""
     boot(idle)
     argv = (idle.roots.procfs / "4242" / "cmdline").read_bytes()
-    (idle.roots.procfs / "4242" / "cmdline").write_bytes(argv + b"--pipeline-parallel-size\x002\0")
+    (idle.roots.procfs / "4242" / "cmdline").write_bytes(argv + b"--distributed-executor-backend\0ray\0")
     async with watching(idle) as watched:
         await watched.until(lambda e: e.up and {p.device for p in e.placements} == {None})
         await asyncio.sleep(2.5)

@@ -40,6 +40,13 @@ class Pool:
         )
 
 
+class _Server(socketserver.UnixStreamServer):
+    """Says nothing of a client that has heard enough: the exporter reads of a health only its status."""
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Say nothing."""
+
+
 class Door:
     """The socket at ``place``: there while a pool is shown, and nobody listens otherwise, as with a vLLM that boots."""
 
@@ -56,7 +63,7 @@ class Door:
             self._server = None
         if pool is not None:
             self._place.parent.mkdir(parents=True, exist_ok=True)
-            self._server = socketserver.UnixStreamServer(str(self._place), _handler(pool))
+            self._server = _Server(str(self._place), _handler(pool))
             threading.Thread(target=self._server.serve_forever, name="door", daemon=True).start()
 
 

@@ -13,7 +13,7 @@ TPU_INFO := .cache/tpu-info-0.14.2
 OPTIMUM := .cache/optimum-neuron-0.4.5
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check bench format docs real-parts clean help
+.PHONY: run test check bench format docs rules real-parts clean help
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/'
@@ -30,7 +30,7 @@ check: $(VENV)/.dev  ## Lint, types, import directions, catalogue against docs, 
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/pytest -q tests/test_imports.py tests/test_docs.py tests/test_laws_docs.py tests/test_catalogue.py
+	$(BIN)/pytest -q tests/test_imports.py tests/test_docs.py tests/test_laws_docs.py tests/test_catalogue.py tests/alerts/test_promql.py
 
 bench: $(VENV)/.dev  ## Print the side-by-side table
 	$(BIN)/python -m tests.bench.run
@@ -38,6 +38,9 @@ bench: $(VENV)/.dev  ## Print the side-by-side table
 docs: $(VENV)/.dev  ## Write docs/metrics.md and docs/laws.md anew from the catalogue and the docstrings
 	$(BIN)/python -m budget_exporter.publish.document > docs/metrics.md
 	$(BIN)/python -m budget_exporter.publish.laws_document > docs/laws.md
+
+rules: $(VENV)/.dev  ## Write the rules anew in the form that the Prometheus operator takes
+	$(BIN)/python -m alerts.prometheus_rule
 
 format: $(VENV)/.dev  ## Format and mend what can be mended
 	$(BIN)/ruff check --fix .

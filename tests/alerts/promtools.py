@@ -58,9 +58,14 @@ def alerts() -> tuple[Alert, ...]:
     )
 
 
-def expressions() -> list[str]:
-    """Return the expression of every rule, recording rules too."""
-    return [rule["expr"] for path in FILES for group in rules(path)["groups"] for rule in group["rules"]]
+def expressions() -> list[tuple[str, str]]:
+    """Return name and expression of every rule, recording rules too."""
+    return [
+        (rule.get("alert") or rule["record"], rule["expr"])
+        for path in FILES
+        for group in rules(path)["groups"]
+        for rule in group["rules"]
+    ]
 
 
 def run(*argv: str | Path, stdin: str | None = None) -> subprocess.CompletedProcess[str]:

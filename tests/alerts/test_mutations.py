@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +33,7 @@ class Mutant(NamedTuple):
 
     rule: str
     change: str
-    alerts: tuple[str, ...]
+    told: frozenset[str]
     document: dict[str, Any]
 
 
@@ -90,8 +92,38 @@ def everything() -> list[dict[str, Any]]:
     return [group for path in FILES for group in rules(path)["groups"]]
 
 
-def only(wanted: set[str], group: dict[str, Any]) -> dict[str, Any]:
-    """Return ``group`` with its recording rules and the ``wanted`` alerts."""
+@cache
+def by_file() -> tuple[tuple[str, dict[str, Any]], ...]:
+    return tuple(
+        (path.name, yaml.safe_load(path.read_text())) for path in sorted((ALERTS / "tests").glob("*.test.yml"))
+    )
+
+
+def names(node: Any) -> frozenset[str]:
+    """Return the alerts that a part of a test file names."""
+    return frozenset(re.findall(r"\bBudget\w+\b", json.dumps(node)))
+
+
+@cache
+def about(told: frozenset[str]) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """Return name and content of the test files, without the tests that name other alerts only; small ones first."""
+    found = []
+    for name, whole in by_file():
+        document = whole | {"tests": [test for test in whole["tests"] if told & (named := names(test)) or not named]}
+        if told & names(document):
+            found.append((name, document))
+    return tuple(sorted(found, key=lambda entry: (entry[0] == "long.test.yml", len(json.dumps(entry[1])))))
+
+
+@cache
+def named_with(told: frozenset[str]) -> frozenset[str]:
+    """Return the alerts that the tests of ``told`` name: without them they would fail whatever else is right."""
+    return frozenset().union(*(names(document) for _, document in about(told)))
+
+
+def only(told: frozenset[str], group: dict[str, Any]) -> dict[str, Any]:
+    """Return ``group`` with its recording rules and the alerts that the tests of ``told`` name."""
+    wanted = named_with(told)
     kept = [rule for rule in group["rules"] if "record" in rule or rule["alert"] in wanted]
     return group | {"rules": kept}
 
@@ -101,35 +133,19 @@ def mutants() -> Iterator[Mutant]:
     among = [rule for group in groups for rule in group["rules"]]
     for at, group in enumerate(groups):
         for number, rule in enumerate(group["rules"]):
-            told = readers(rule, among)
+            told = frozenset(readers(rule, among))
             for key in ("for", "keep_firing_for", "expr"):
                 for change, text in changes(rule, key) if key in rule else ():
                     changed = copy.deepcopy(groups)
                     changed[at]["rules"][number][key] = text
-                    document = {"groups": [only(set(told), each) for each in changed]}
-                    yield Mutant(name_of(rule), change, tuple(told), document)
+                    document = {"groups": [only(told, each) for each in changed]}
+                    yield Mutant(name_of(rule), change, told, document)
 
 
 MUTANTS = list(mutants())
 
 
-def about(told: set[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield name and content of the test files, without the tests that name other alerts only; small ones first."""
-    found = []
-    for path in sorted((ALERTS / "tests").glob("*.test.yml")):
-        document = yaml.safe_load(path.read_text())
-        document["tests"] = [test for test in document["tests"] if told & (named := names(test)) or not named]
-        if told & names(document):
-            found.append((path.name, document))
-    return iter(sorted(found, key=lambda entry: (entry[0] == "long.test.yml", len(yaml.safe_dump(entry[1])))))
-
-
-def names(node: Any) -> set[str]:
-    """Return the alerts that a part of a test file names."""
-    return set(re.findall(r"\bBudget\w+\b", yaml.safe_dump(node)))
-
-
-def failing(tmp_path: Path, document: dict[str, Any], told: set[str]) -> str:
+def failing(tmp_path: Path, document: dict[str, Any], told: frozenset[str]) -> str:
     """Return what promtool says of the first test of ``told`` that fails against ``document``; empty when all pass."""
     promtool = program("promtool", "prometheus")
     rule_file = tmp_path / "budget.rules.yml"
@@ -149,13 +165,13 @@ def test_an_alert_alone_and_unchanged_passes(tmp_path: Path, group: dict[str, An
     for number, alert in enumerate(rule["alert"] for rule in group["rules"] if "alert" in rule):
         place = tmp_path / str(number)
         place.mkdir()
-        alone = {"groups": [only({alert}, each) for each in everything()]}
-        assert failing(place, alone, {alert}) == ""
+        alone = {"groups": [only(frozenset({alert}), each) for each in everything()]}
+        assert failing(place, alone, frozenset({alert})) == ""
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=[f"{mutant.rule}: {mutant.change}" for mutant in MUTANTS])
 def test_a_changed_rule_fails_its_tests(tmp_path: Path, mutant: Mutant) -> None:
-    assert failing(tmp_path, mutant.document, set(mutant.alerts)) != "", f"no test notices: {mutant.change}"
+    assert failing(tmp_path, mutant.document, mutant.told) != "", f"no test notices: {mutant.change}"
 
 
 def test_every_alert_has_its_hold_changed() -> None:

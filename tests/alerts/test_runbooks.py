@@ -12,16 +12,11 @@ import yaml
 from budget_exporter.facts.boot import CAUSES
 from budget_exporter.publish.catalogue import CATALOGUE
 from tests.alerts.promtools import ALERTS, Alert, alerts, run
+from tests.alerts.runbooks import RUNBOOKS, queries
 from tests.real_parts import program
 
-RUNBOOKS = ALERTS / "runbooks"
 HEADINGS = ["What it means", "What to look at", "What to change", "When it lies"]
-QUERIES = re.compile(r"```promql\n(.*?)```", re.DOTALL)
 LONGEST = 70
-
-
-def queries(path: Path) -> list[str]:
-    return [line for block in QUERIES.findall(path.read_text()) for line in block.splitlines()]
 
 
 def test_each_alert_has_a_runbook_and_no_runbook_is_left_over() -> None:

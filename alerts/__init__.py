@@ -1,0 +1,1 @@
+"""Rules, runbooks and routes, and the form of the rules that the Prometheus operator takes."""

@@ -103,7 +103,7 @@ class DeathWatch:
         elif death.kind == "other":
             self._other(at, phase, rank, process)
         else:
-            self._end(at, phase, rank)
+            self._end(at, phase, death.local_rank if death.local_rank is not None else rank)
 
     def _cause(self, death: Death, phase: Phase, process: Hashable, *, served: bool) -> tuple[Cause, Phase]:
         if death.cause is not None:

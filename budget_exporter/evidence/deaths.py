@@ -68,6 +68,11 @@ def _method(match: re.Match[str]) -> Iterable[Statement]:
         yield Mark("method", FRAMES[match["method"]])
 
 
+def _gone(match: re.Match[str]) -> Iterable[Statement]:
+    """Name the rank of a worker that its parent found dead: ``VllmWorker-1`` is global rank 1 (multiproc_executor)."""
+    yield Death("end", local_rank=None if match["rank"] is None else int(match["rank"]))
+
+
 def _simple(lead: str, *said: Statement, body: str | None = None) -> Pattern:
     return Pattern(lead, re.compile(body or lead), _always(*said), budget=False)
 
@@ -143,7 +148,12 @@ _ENDS = (
     _simple(r"num_running_reqs=", Mark("one_running"), body=r"num_running_reqs=1, num_waiting_reqs=0,"),
     _simple(r"WorkerProc hit an exception|EngineCore hit an exception|Exception in worker ", Mark("trouble")),
     _simple(r"Error executing method ", Mark("trouble")),
-    _simple(r"died unexpectedly|died, exit code", Death("end")),
+    Pattern(
+        r"died unexpectedly|died, exit code",
+        re.compile(r"(?:\bWorker proc VllmWorker-(?P<rank>[0-9]{1,6}) )?died unexpectedly|died, exit code"),
+        _gone,
+        budget=False,
+    ),
     _simple(r"Application shutdown complete|Finished server process", Mark("last_word")),
     _simple(r"Traceback \(most recent call last\)", Mark("traceback")),
     _simple(

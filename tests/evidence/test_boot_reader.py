@@ -279,6 +279,21 @@ def test_an_end_whose_cause_was_not_told_is_unknown() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("said", "rank"),
+    [
+        ("Worker proc VllmWorker-1 died unexpectedly (exit code: None), shutting down executor.", 1),
+        ("Engine core proc EngineCore_0 died unexpectedly, shutting down client.", None),
+        ("Worker VllmWorkerProcess pid 123 died, exit code: -15", None),
+    ],
+)
+def test_an_end_names_the_rank_of_the_worker_that_is_gone(said: str, rank: int | None) -> None:
+    failure = reader_of(*BOOT, READY, f"(EngineCore pid=12) ERROR 02-03 10:01:01 [m.py:1] {said}").report().failure
+
+    assert failure is not None
+    assert (failure.cause, failure.phase, failure.rank) == ("unknown", "serving", rank)
+
+
 def test_a_stop_on_request_is_no_death() -> None:
     stop = "(APIServer pid=11) INFO 02-03 12:00:00 [launcher.py:254] [shutdown] API server: shutdown triggered"
     dead = (

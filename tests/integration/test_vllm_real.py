@@ -189,6 +189,7 @@ def test_a_killed_worker_is_seen_in_the_next_scan(
     view = servers.view("tp2")
     assert view["failures"]["unknown"] == sum(view["failures"].values()) == 1
     assert (view["last_failure"]["cause"], view["last_failure"]["phase"]) == ("unknown", "serving")
+    assert view["last_failure"]["rank"] == 1
     with capsys.disabled():
         sys.stdout.write(
             f"\na worker killed: off the exporter's list after {killed.listed:.2f} s, the death counted after "

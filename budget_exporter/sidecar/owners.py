@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from budget_exporter.budget import ownership
+from budget_exporter.engines.placement import rank_name
 from budget_exporter.facts.device import Holders, ProcessMemory, RuntimeMemory
-from budget_exporter.facts.engine import EngineSighting, Placement
+from budget_exporter.facts.engine import EngineSighting, Placement, Shape
 from budget_exporter.facts.ownership import Owner, Ownership, RankMemory
 from budget_exporter.facts.snapshot import DeviceState
 from budget_exporter.sidecar.devices import Board
@@ -106,16 +107,14 @@ def _owners(engines: Iterable[Engine]) -> dict[int, Owner]:
         # Where nobody has looked lately the processes seen last are still its own.
         known = engine.running or (engine.last if engine.up is None else None)
         if known is not None:
-            owners.update(_processes(engine.name, known.sighting, replicas=known.shape.data_parallel_size))
+            owners.update(_processes(engine.name, known.sighting, known.shape))
     return owners
 
 
-def _processes(engine: str, sighting: EngineSighting, *, replicas: int) -> dict[int, Owner]:
+def _processes(engine: str, sighting: EngineSighting, shape: Shape) -> dict[int, Owner]:
     owners = {sighting.main.pid: Owner(engine)}
     for worker in sighting.workers:
-        # With several replicas a worker's own number is not the rank's name.
-        rank = str(worker.rank) if worker.rank is not None and replicas == 1 else None
-        owners[worker.pid] = Owner(engine, rank)
+        owners[worker.pid] = Owner(engine, rank_name(worker, shape))
     return owners
 
 

@@ -388,6 +388,20 @@ def test_the_runtime_order_follows_kfd_and_nothing_else(
     assert report.faults == ()
 
 
+def test_a_card_that_is_cut_into_partitions_says_into_how_many(host: Host) -> None:
+    nodes = host.sysfs / "class/kfd/kfd/topology/nodes"
+    first = next(n for n in nodes.iterdir() if (n / "gpu_id").read_text().strip() != "0")
+    address = next(
+        line.split()[1] for line in (first / "properties").read_text().splitlines() if line.startswith("location_id ")
+    )
+    shutil.copytree(first, nodes / "90")
+    text = (nodes / "90/properties").read_text()
+    (nodes / "90/properties").write_text(text.replace(address, str(int(address) | 1 << 28)))
+    (nodes / "90/gpu_id").write_text("61234\n")
+    by_order = sorted((s.identity for s in host.read().devices), key=lambda identity: identity.partitions)
+    assert [identity.partitions for identity in by_order] == [1, 2]
+
+
 def test_without_kfd_there_is_no_order_and_no_fault(tmp_path: Path) -> None:
     report = Host(tmp_path / "sys", (Card(kfd_node=None),)).read()
     assert (report.devices[0].identity.order, report.faults) == (None, ())

@@ -199,6 +199,14 @@ def test_why_no_law_was_applied() -> None:
     assert "law none: no device that the engine's runtime can open" in text
 
 
+def test_a_device_that_is_assumed_says_so() -> None:
+    before = snapshots.healthy()
+    sure, unsure = before.engines[0].placements
+    text = read(one(before, placements=(sure, replace(unsure, why="assumed: its container has every card")))).text
+    assert f"rank 1 {unsure.device} (assumed: its container has every card)" in text
+    assert f"rank 0 {sure.device} (" not in text
+
+
 def test_limits_that_differ_name_their_ranks() -> None:
     before = snapshots.healthy()
     (engine,) = before.engines

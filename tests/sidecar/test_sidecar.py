@@ -151,7 +151,7 @@ async def test_an_engine_whose_devices_are_not_known_is_no_baseline(idle: Host) 
     boot(idle)
     argv = (idle.roots.procfs / "4242" / "cmdline").read_bytes()
     (idle.roots.procfs / "4242" / "cmdline").write_bytes(argv + b"--distributed-executor-backend\0ray\0")
-    async with watching(idle) as watched:
+    async with watching(idle, off=OFF | {"amd_processes"}) as watched:
         await watched.until(lambda e: e.up and {p.device for p in e.placements} == {None})
         await asyncio.sleep(2.5)
         assert {d.high_water.baseline for d in watched.last.devices} == {None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.facts.verdict import Floors, RankVerdict
 from budget_exporter.publish.page import findings, identity, ledger
@@ -83,9 +84,15 @@ def _fate(state: EngineState, now: float) -> str:
     return ""
 
 
+def _where(place: Placement) -> str:
+    if place.device is None:
+        return f"device unknown: {place.why}"
+    return f"{place.device} ({place.why})" if place.why else place.device
+
+
 def _margin(state: EngineState, verdict: RankVerdict) -> Html:
     place = next((p for p in state.placements if p.rank == verdict.rank), None)
-    device = None if place is None else place.device or f"device unknown: {place.why}"
+    device = None if place is None else _where(place)
     held = state.rank_memory.get(verdict.rank)
     left = verdict.margin_high_water
     kind, words = _judgement(left, state.floors)

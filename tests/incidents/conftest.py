@@ -1,0 +1,110 @@
+"""Play all incidents once: those in real time run while the others are replayed on clocks of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.incidents.live import Live, slug
+from tests.incidents.recording import Fired, Recording, fired
+from tests.incidents.replay import Replay, replay
+from tests.incidents.timelines import INCIDENTS, Incident
+from tests.real_parts import program
+
+ROWS = pytest.StashKey[list[tuple[str, ...]]]()
+HEADING = ("incident", "state at", "page", "after", "live", "warnings")
+
+
+@dataclass(frozen=True)
+class Raised:
+    """What the rules raised on one recording, and when after its begin the state began."""
+
+    alerts: Sequence[Fired]
+    state_at: float
+
+    def keys(self, severity: str) -> set[str]:
+        """Return the alerts of a severity, with their reason where they have one."""
+        return {_key(alert) for alert in self.alerts if alert.severity == severity}
+
+    def after(self, name: str) -> float:
+        """Return the seconds from the state to the first time an alert fired."""
+        return min(alert.first for alert in self.alerts if _key(alert) == name) - self.state_at
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of all incidents."""
+
+    raised: dict[str, Raised]
+    live: Live
+    scraped: dict[str, float]
+
+
+def _key(alert: Fired) -> str:
+    return f"{alert.name}:{alert.reason}" if alert.reason else alert.name
+
+
+@pytest.fixture(scope="session")
+def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+    promtool = program("promtool", "prometheus")
+    program("prometheus")
+    program("prometheus-alertmanager")
+    folder = tmp_path_factory.mktemp("incidents")
+    live = Live(folder, [incident for incident in INCIDENTS if incident.live is not None])
+    try:
+        replays = asyncio.run(_replay(folder / "replays", [i for i in INCIDENTS if i.replayed]))
+        live.finish()
+        recordings: dict[str, tuple[Recording, float]] = {
+            name: (made.recording, made.state_at or 0.0) for name, made in replays.items()
+        }
+        for played in live.played.values():
+            if not played.incident.replayed:
+                began = (played.stage.state_at or 0.0) - played.recording.begin
+                recordings[played.incident.name] = (played.recording, began)
+        alerts = fired(promtool, folder, {slug(name): recording for name, (recording, _) in recordings.items()})
+        raised = {
+            name: Raised([alert for alert in alerts if alert.instance == slug(name)], began)
+            for name, (_, began) in recordings.items()
+        }
+        up = {r["metric"]["instance"]: float(r["value"][1]) for r in live.paging.query("min_over_time(up[10m])")}
+        made = Outcome(raised, live, {name: up[slug(name)] for name in live.played})
+        request.config.stash[ROWS] = [row for incident in INCIDENTS for row in _rows(incident, made)]
+        yield made
+    finally:
+        live.close()
+
+
+async def _replay(folder: Path, incidents: Sequence[Incident]) -> dict[str, Replay]:
+    made = await asyncio.gather(
+        *(replay(folder / slug(i.name), i.play, interval=i.interval, sparse=i.sparse) for i in incidents)
+    )
+    return {incident.name: each for incident, each in zip(incidents, made, strict=True)}
+
+
+def _rows(incident: Incident, outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    raised = outcome.raised[incident.name]
+    played = outcome.live.played.get(incident.name)
+    live = {} if played is None else outcome.live.pages(played)
+    warnings = ", ".join(sorted(f"{key} {raised.after(key):.0f} s" for key in raised.keys("warning"))) or "none"
+    pages = sorted(raised.keys("critical") | live.keys(), key=lambda name: live.get(name, 0.0)) or ["none"]
+    for number, page in enumerate(pages):
+        after = f"{raised.after(page):.0f} s" if page in raised.keys("critical") else ""
+        at = f"{live[page]:.1f} s" if page in live else "" if played is None else "none" if page == "none" else ""
+        first = (incident.name, f"{raised.state_at:.0f} s") if number == 0 else ("", "")
+        yield (*first, page, after, at, warnings if number == 0 else "")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Print the table of the incidents, if they were played."""
+    rows = config.stash.get(ROWS, [])
+    if not rows:
+        return
+    widths = [max(len(row[column]) for row in (HEADING, *rows)) for column in range(len(HEADING) - 1)]
+    terminalreporter.section("incidents: seconds from the state to the page")
+    for row in (HEADING, *rows):
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        terminalreporter.write_line("  ".join([*cells, row[-1]]).rstrip())

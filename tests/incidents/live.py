@@ -1,0 +1,132 @@
+"""Incidents in real time, all at once: real exporters, one Prometheus, one Alertmanager, one webhook."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.incidents.recording import Recording
+from tests.incidents.stage import Stage
+from tests.incidents.timelines import Incident
+from tests.integration.incident import serve
+from tests.integration.paging import Paging
+from tests.integration.processes import Exporter, until
+
+__all__ = ["Live", "Played", "slug"]
+
+LIMIT = 170.0
+"""Seconds within which all must have been played and paged."""
+INTERVAL = 5
+"""Seconds between two expositions of an incident that is not replayed."""
+GOES_ON = 600
+"""Seconds for which such an incident goes on as it ended."""
+
+
+def slug(name: str) -> str:
+    """Return an incident's name as an ``instance`` label and a folder."""
+    return "-".join(name.replace(".", "").split())
+
+
+@dataclass
+class Played:
+    """One incident as it is played: its stage, its exporter, and what was recorded of it."""
+
+    incident: Incident
+    stage: Stage
+    exporter: Exporter
+    recording: Recording
+    failure: BaseException | None = None
+
+
+class Live:
+    """Everything that runs; ``finish`` waits for the end."""
+
+    def __init__(self, folder: Path, incidents: Sequence[Incident]) -> None:
+        self._stack = contextlib.ExitStack()
+        self._over = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self.played: dict[str, Played] = {}
+        with contextlib.ExitStack() as unless_started:
+            unless_started.callback(self._stack.close)
+            for incident in incidents:
+                self.played[incident.name] = self._prepare(folder / slug(incident.name), incident)
+            targets = {slug(name): played.exporter.address for name, played in self.played.items()}
+            self.paging = Paging(folder, targets)
+            self._stack.callback(self.paging.close)
+            for played in self.played.values():
+                played.exporter.ready()
+            unless_started.pop_all()
+        self.began = time.monotonic()
+        for played in self.played.values():
+            self._start(self._play, played)
+            if not played.incident.replayed:
+                self._start(self._record, played)
+
+    def _prepare(self, folder: Path, incident: Incident) -> Played:
+        stage = Stage(folder, live=True)
+        exporter = self._stack.enter_context(serve(stage.host, folder / "exporter.log", "--no-source.containers"))
+        return Played(incident, stage, exporter, Recording(time.time(), INTERVAL))
+
+    def _start(self, act: object, played: Played) -> None:
+        thread = threading.Thread(target=act, args=(played,), daemon=True)  # type: ignore[arg-type]  # a method
+        self._threads.append(thread)
+        thread.start()
+
+    def _play(self, played: Played) -> None:
+        due = time.monotonic()
+        try:
+            for wait in played.incident.play(played.stage):
+                due += wait
+                if self._over.wait(max(0.0, due - time.monotonic())):
+                    return
+        except BaseException as error:  # noqa: BLE001 - told where the incident is judged
+            played.failure = error
+
+    def _record(self, played: Played) -> None:
+        due = time.monotonic()
+        while not self._over.is_set():
+            played.recording.add(played.exporter.get()[1])
+            due += INTERVAL
+            self._over.wait(due - time.monotonic())
+
+    def finish(self) -> None:
+        """Wait until every page has come that must; then let those that are not replayed go on as they ended."""
+        limit = self.began + LIMIT - time.monotonic()
+        try:
+            until(self._done, "everything is played and paged", max(limit, 1.0), pause=0.5)
+        finally:
+            self._over.set()
+            for thread in self._threads:
+                thread.join(10)
+        for played in self.played.values():
+            if not played.incident.replayed:
+                played.recording.hold(GOES_ON // INTERVAL)
+
+    def _done(self) -> bool:
+        if time.monotonic() - self.began < LIMIT / 2:
+            return False  # those that must not page have their time too
+        players = self._threads
+        waiting = [p for p in self.played.values() if (p.incident.live or {}).keys() - self.pages(p).keys()]
+        playing = [thread for thread in players if thread.is_alive() and thread._target == self._play]  # type: ignore[attr-defined]
+        failed = any(played.failure for played in self.played.values())
+        return failed or (not waiting and not playing)
+
+    def pages(self, played: Played) -> dict[str, float]:
+        """Return when each page about an incident reached the webhook first, in seconds after its state began."""
+        began = played.stage.state_at or 0.0
+        told = self.paging.hook.of("firing", instance=slug(played.incident.name), severity="critical")
+        first: dict[str, float] = {}
+        for page in told:
+            first.setdefault(page.labels["alertname"], page.at - began)
+        return first
+
+    def close(self) -> None:
+        """End everything."""
+        self._over.set()
+        self._stack.close()
+        for played in self.played.values():
+            played.stage.host.serve(None)

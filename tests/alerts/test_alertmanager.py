@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import socket
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 import yaml
 
+from budget_exporter.sources import SOURCES
 from tests.alerts.promtools import ALERTS, alerts, run
 from tests.real_parts import program
 
@@ -55,8 +57,56 @@ def test_every_alert_of_an_inhibition_exists() -> None:
         for matcher in rule["source_matchers"] + rule["target_matchers"]:
             label, _, value = matcher.partition("=")
             if label.rstrip("!") == "alertname":
-                for part in value.strip('~"').split("|"):
+                for part in alternatives(value.strip('~"')):
                     assert any(re.fullmatch(part, name) for name in SEVERITY), matcher
+
+
+def alternatives(pattern: str) -> list[str]:
+    """Return what ``pattern`` stands for, one name each: ``a(b|c)|d`` is ab, ac and d."""
+    parts = re.findall(r"((?:[^|()]|\([^)]*\))+)", pattern)
+    names = []
+    for part in parts:
+        pieces = [piece.strip("()").split("|") for piece in re.findall(r"\([^)]*\)|[^()]+", part)]
+        names += ["".join(chosen) for chosen in itertools.product(*pieces)]
+    return names
+
+
+def test_every_source_of_an_inhibition_samples_devices() -> None:
+    """A list of sources goes stale; one that is no device's would hide a failure of another kind."""
+    named = {
+        part
+        for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]
+        for matcher in rule["target_matchers"]
+        if matcher.startswith("source=~")
+        for part in matcher.removeprefix("source=~").strip('"').split("|")
+    }
+    assert named
+    assert {SOURCES[name] for name in named} == {"devices"}
+
+
+def test_an_alert_that_inhibits_is_no_less_than_what_it_inhibits() -> None:
+    """A ticket must never keep a page from a person, except where the exporter itself is gone."""
+    rank = {"critical": 0, "warning": 1, "info": 2}
+    for rule in yaml.safe_load(CONFIG.read_text())["inhibit_rules"]:
+        sources = [name for name in SEVERITY if selected(name, rule["source_matchers"])]
+        targets = [name for name in SEVERITY if selected(name, rule["target_matchers"])]
+        assert sources
+        assert targets
+        if sources != ["BudgetExporterDown"]:
+            assert max(rank[SEVERITY[name]] for name in sources) <= min(rank[SEVERITY[name]] for name in targets)
+
+
+def selected(name: str, matchers: list[str]) -> bool:
+    """Return whether the alert's own labels leave it among what ``matchers`` select."""
+    for matcher in matchers:
+        label, operator, value = re.fullmatch(r"(\w+)(=~|!~|!=|=)(.*)", matcher).groups()  # type: ignore[union-attr]  # checked by amtool
+        have = {"alertname": name, "severity": SEVERITY[name]}.get(label)
+        if have is None:
+            continue
+        found = re.fullmatch(value.strip('"'), have) is not None
+        if found == operator.startswith("!"):
+            return False
+    return True
 
 
 def alert(name: str, **labels: str) -> dict[str, str]:
@@ -193,6 +243,137 @@ INCIDENTS: dict[str, tuple[list[dict[str, str]], list[list[str]], list[str]]] = 
         ],
         [],
         ["BudgetExporterDown"],
+    ),
+    "a shape that dies of its first request": (
+        [
+            alert("BudgetShapeDiesOnFirstRequest", **E1),
+            alert("BudgetEngineCrashLooping", **E1),
+            alert("BudgetEngineUnitFailed", **E1),
+            alert("BudgetEngineDown", **E1),
+            alert("BudgetEngineDied", cause="first_request_oom", **E1),
+            alert("BudgetShapeKnifeEdge", reason="measured_margin", **E1),
+            *FULL,
+            *MARGIN,
+        ],
+        [["BudgetShapeDiesOnFirstRequest"]],
+        [],
+    ),
+    "given up": (
+        [
+            alert("BudgetEngineUnitFailed", **E1),
+            alert("BudgetEngineDown", **E1),
+            alert("BudgetEngineDied", cause="unknown", **E1),
+        ],
+        [["BudgetEngineUnitFailed"]],
+        [],
+    ),
+    "a crash loop whose cause is somebody else's memory": (
+        [
+            alert("BudgetEngineCrashLooping", **E1),
+            alert("BudgetForeignProcess", rank="0", device="d0", **E1),
+            alert("BudgetZombieMemory", finding="zombie_memory", **E1),
+            alert("BudgetFreeAtInitFalling", finding="free_at_init_falling", **E1),
+        ],
+        [["BudgetEngineCrashLooping"]],
+        ["BudgetForeignProcess", "BudgetZombieMemory"],
+    ),
+    "a leak, first": (
+        [alert("BudgetMemoryLeak", rank="0", **E1), *MARGIN],
+        [],
+        ["BudgetMarginBelowFloor", "BudgetMemoryLeak"],
+    ),
+    "a leak, half an hour before the floor": (
+        [alert("BudgetMemoryLeak", rank="0", **E1), alert("BudgetLeakNearFloor", rank="0", **E1), *MARGIN[:1]],
+        [["BudgetLeakNearFloor"]],
+        [],
+    ),
+    "a leak, at the floor": (
+        [
+            alert("BudgetMemoryLeak", rank="0", **E1),
+            alert("BudgetLeakNearFloor", rank="0", **E1),
+            *FULL[:1],
+            *MARGIN[:1],
+        ],
+        [["BudgetDeviceMemoryNearlyExhausted"]],
+        [],
+    ),
+    "a stranger takes the margin": (
+        [
+            alert("BudgetForeignProcess", rank="0", device="d0", **E1),
+            *MARGIN[:1],
+            alert("BudgetGTTSpill", rank="0", device="d0", **E1),
+            alert("BudgetShapeKnifeEdge", reason="measured_margin", **E1),
+        ],
+        [],
+        ["BudgetForeignProcess"],
+    ),
+    "a card is lost": (
+        [
+            alert("BudgetDeviceLost", rank="1", device="d1", **E1),
+            alert("BudgetEngineNotAnswering", **E1),
+            alert("BudgetEngineCoreDead", **E1),
+            alert("BudgetEngineCrashLooping", **E1),
+            alert("BudgetEngineDown", **E1),
+            alert("BudgetSourceFailing", source="amdgpu"),
+            alert("BudgetSourceFailing", source="journal"),
+        ],
+        [["BudgetDeviceLost"]],
+        ["BudgetSourceFailing"],
+    ),
+    "a dead core": (
+        [
+            alert("BudgetEngineCoreDead", **E1),
+            alert("BudgetEngineNotAnswering", **E1),
+            alert("BudgetKVPoolBelowContract", **E1),
+        ],
+        [["BudgetEngineCoreDead"]],
+        ["BudgetKVPoolBelowContract"],
+    ),
+    "a pod in a loop": (
+        [
+            alert("BudgetPodCrashLooping", namespace="llm", pod="p", container="e", **E1),
+            alert("BudgetEngineCrashLooping", **E1),
+            alert("BudgetEngineDown", **E1),
+            alert("BudgetPodOutOfMemory", namespace="llm", pod="p", container="e", **E1),
+            alert("BudgetEngineDied", cause="unknown", **E1),
+        ],
+        [["BudgetEngineCrashLooping"]],
+        ["BudgetPodOutOfMemory"],
+    ),
+    "a pod whose engine nobody saw": (
+        [
+            alert("BudgetPodCrashLooping", namespace="llm", pod="p", container="e", **E1),
+            alert("BudgetEngineDown", **E1),
+        ],
+        [["BudgetPodCrashLooping"]],
+        [],
+    ),
+    "killed for host memory": (
+        [
+            alert("BudgetPodOutOfMemory", namespace="llm", pod="p", container="e", **E1),
+            alert("BudgetEngineDied", cause="unknown", **E1),
+        ],
+        [],
+        ["BudgetPodOutOfMemory"],
+    ),
+    "context alone": (
+        [
+            alert("BudgetEngineRestarted", **E1),
+            alert("BudgetFlagsPendingRestart", **E1),
+            alert("BudgetKVPoolChanged", finding="kv_changed_since_last_boot", **E1),
+            alert("BudgetGraphOverCharge", finding="graph_charge_over", **E1),
+        ],
+        [],
+        [],
+    ),
+    "a page and a ticket that have nothing to do with each other": (
+        [
+            *FULL[:1],
+            alert("BudgetCrossCheckDisagrees", device="d0", source="rocm_smi"),
+            alert("BudgetBootStalled", engine="other"),
+        ],
+        [["BudgetDeviceMemoryNearlyExhausted"]],
+        ["BudgetBootStalled", "BudgetCrossCheckDisagrees"],
     ),
     "two engines, two incidents": (
         [alert("BudgetEngineDown", **E1), alert("BudgetEngineCrashLooping", engine="other"), *MARGIN],

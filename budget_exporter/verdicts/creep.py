@@ -16,6 +16,13 @@ FEWEST = 12
 LEAST_RISE = 64 * 2**20
 """Bytes a trend must have gained over all windows: page tables and allocators breathe by tens of MiB."""
 QUARTERS = 4
+KEEPS_ON = 0.7
+"""
+Share of the pace in the older half of the time that the newer half must keep.
+
+An allocator that fills after a start slows down, so that after any time the newer half has half the pace of the older
+or less; a leak does not.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +46,14 @@ def creep(windows: Sequence[Window]) -> Creep | None:
     The pace is the median of the slopes between all pairs of windows (Theil 1950, Sen 1968): it holds with nearly
     a third of the windows off. That alone is no trend: one step up makes half of the slopes rise. So their lower
     quartile must rise too, and each quarter of the time must lie higher than the one before, which one step or two,
-    with their two or three levels, cannot make them do.
+    with their two or three levels, cannot make them do. Nor is there one where the rise slows down: what fills after a
+    start comes to an end by itself.
     """
     if len(windows) < FEWEST:
         return None
-    slopes = _slopes([(window.at, float(window.used)) for window in windows])
-    if not slopes or _lower_quartile(slopes) <= 0:
+    points = [(window.at, float(window.used)) for window in windows]
+    slopes = _slopes(points)
+    if not slopes or _lower_quartile(slopes) <= 0 or _slows_down(points):
         return None
     levels = _levels([float(window.used) for window in windows])
     rise = round(levels[-1] - levels[0])
@@ -60,6 +69,11 @@ def _slopes(points: Sequence[tuple[float, float]]) -> list[float]:
         for later, later_value in points[index + 1 :]
         if later > at
     ]
+
+
+def _slows_down(points: Sequence[tuple[float, float]]) -> bool:
+    older, newer = _slopes(points[: len(points) // 2]), _slopes(points[len(points) // 2 :])
+    return not older or not newer or median(newer) < KEEPS_ON * median(older)
 
 
 def _lower_quartile(slopes: Sequence[float]) -> float:

@@ -45,8 +45,8 @@ class EngineMemory:
     cursor: str | None = None
     free_at_init: Mapping[str, FreeAtInit] = field(default_factory=dict)
     boots: tuple[BootMark, ...] = ()
-    deaths: tuple[float, ...] = ()
-    """Unix times of the newest deaths."""
+    last_deaths: tuple[Failure, ...] = ()
+    """The newest deaths, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)

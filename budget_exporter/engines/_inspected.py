@@ -117,6 +117,7 @@ def supervision(name: str, runtime: ContainerRuntime, found: Container | None) -
         nrestarts=found.nrestarts,
         exit_code=found.exit_code,
         result=_result(found),
+        asked=None if found.exit_code is None else found.asked,
     )
 
 

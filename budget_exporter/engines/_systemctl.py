@@ -11,7 +11,10 @@ from budget_exporter.errors import SourceError
 
 __all__ = ["parse_show", "show"]
 
-_PROPERTIES = "LoadState,ActiveState,SubState,NRestarts,Result,ExecMainCode,ExecMainStatus"
+_PROPERTIES = (
+    "LoadState,ActiveState,SubState,NRestarts,Result,ExecMainCode,ExecMainStatus,Restart,StartLimitBurst,"
+    "ActiveExitTimestampMonotonic,ExecMainStartTimestampMonotonic,ExecMainExitTimestampMonotonic"
+)
 
 
 async def show(unit: str, timeout: float = 5.0, program: str = "systemctl") -> dict[str, str]:  # noqa: ASYNC109 - ends a child too

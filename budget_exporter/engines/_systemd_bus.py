@@ -27,6 +27,11 @@ _ASKED = (
     ("Service", "Result"),
     ("Service", "ExecMainCode"),
     ("Service", "ExecMainStatus"),
+    ("Service", "Restart"),
+    ("Unit", "StartLimitBurst"),
+    ("Unit", "ActiveExitTimestampMonotonic"),
+    ("Service", "ExecMainStartTimestampMonotonic"),
+    ("Service", "ExecMainExitTimestampMonotonic"),
 )
 
 

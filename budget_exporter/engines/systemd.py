@@ -28,6 +28,10 @@ _STATES: dict[str, UnitState] = {
 _AUTO_RESTART = ("auto-restart", "auto-restart-queued")
 _EXITED, _KILLED, _DUMPED = 1, 2, 3
 """ExecMainCode: CLD_EXITED, CLD_KILLED, CLD_DUMPED of waitid(2)."""
+_OWN_DOING = frozenset({"watchdog", "oom-kill"})
+"""Results of units that systemd itself ends: nobody has asked for that."""
+_PERSISTENT = frozenset({"always", "on-failure", "on-abnormal", "on-abort"})
+"""Policies (``Restart``) that make a crash no reason to stay down."""
 _SIGNAL = 128
 """Added to a signal's number to make an exit code, as shells and container runtimes do."""
 
@@ -103,6 +107,9 @@ def supervision(unit: str, properties: Mapping[str, object]) -> Supervision:
 
     ``exit_code`` is that of the main process, or 128 and the signal that ended it; None while it runs, when
     ``ExecMainCode`` is 0. A unit without a file has no restarts to count.
+
+    systemd 252 keeps the result of the last start where it gives up starting again: that is told here by the policy
+    and by as many restarts as its limit allows starts (``src/core/service.c``, service_enter_restart).
     """
     found = properties.get("LoadState") != "not-found"
     state = _STATES.get(str(properties.get("ActiveState", "")), "unknown")
@@ -118,8 +125,37 @@ def supervision(unit: str, properties: Mapping[str, object]) -> Supervision:
         state=state,
         nrestarts=_number(properties.get("NRestarts")) if found else None,
         exit_code=exit_code,
-        result=str(properties.get("Result") or "") if found else "",
+        result=_result(properties) if found else "",
+        asked=_asked(properties),
     )
+
+
+def _result(properties: Mapping[str, object]) -> str:
+    result = str(properties.get("Result") or "")
+    restarts, limit = _number(properties.get("NRestarts")), _number(properties.get("StartLimitBurst"))
+    failed = properties.get("ActiveState") == "failed" and properties.get("Restart") in _PERSISTENT
+    given_up = failed and restarts is not None and limit is not None and 0 < limit <= restarts
+    return "start-limit-hit" if given_up and not _asked(properties) else result
+
+
+def _asked(properties: Mapping[str, object]) -> bool | None:
+    """
+    Return whether somebody asked for the end of the main process, None where it has not ended or that cannot be told.
+
+    Where they did, the unit left "active" first and its process ended then; where it ended by itself, the other way
+    round. A unit that nothing refers to is forgotten by systemd, its times with it.
+    """
+    started, ended, left = (
+        _number(properties.get(f"{name}TimestampMonotonic")) for name in ("ExecMainStart", "ExecMainExit", "ActiveExit")
+    )
+    state = properties.get("ActiveState")
+    if state not in ("deactivating", "inactive", "failed") or not started or not left or left < started:
+        return None
+    if properties.get("Result") in _OWN_DOING:
+        return False
+    if not ended:
+        return True if state == "deactivating" else None
+    return left < ended
 
 
 def _number(value: object) -> int | None:

@@ -142,6 +142,8 @@ class Placement:
     """Also what a device that is assumed rests on."""
     contradicted: str | None = None
     """The device that flags and environment name, where the rank's process holds its memory on another."""
+    among: tuple[str, ...] = ()
+    """Devices of which one is certainly the rank's, where that is all that can be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +156,6 @@ class Supervision:
     nrestarts: int | None
     exit_code: int | None = None
     result: str = ""
+    """How it ended in systemd's words: ``exit-code``, ``signal``, ``oom-kill``, ``start-limit-hit`` …"""
+    asked: bool | None = None
+    """Whether somebody asked for the end it has come to or is coming to; None where that is not told."""

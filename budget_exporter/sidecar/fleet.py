@@ -6,12 +6,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from budget_exporter.config import Config, EngineConfig
-from budget_exporter.facts.boot import BootReport
+from budget_exporter.facts.boot import BootReport, Phase
 from budget_exporter.facts.endpoint import EndpointState
-from budget_exporter.facts.engine import EngineSighting, Pending, ProcessKey, Supervision, SupervisorName, UnitState
+from budget_exporter.facts.engine import EngineSighting, Pending, ProcessKey, Supervision, SupervisorName
 from budget_exporter.facts.history import BootMark
 from budget_exporter.facts.snapshot import FreeAtInit
-from budget_exporter.sidecar.deaths import Deaths
+from budget_exporter.sidecar.deaths import Deaths, died
 from budget_exporter.sidecar.names import Running, automatic_name, configured_name, describes, named
 from budget_exporter.sidecar.restarts import RestartCount
 from budget_exporter.sidecar.runner import StateLog
@@ -25,7 +25,8 @@ GONE_AFTER = 60.0
 """Seconds a unit or container that is gone has to come again, as one that is created anew does."""
 FRESH = 5.0
 """Seconds within which a process must be found for its start to have been witnessed."""
-DEAD: frozenset[UnitState] = frozenset({"failed", "auto_restart"})
+TROUBLE: frozenset[Phase] = frozenset({"failing", "unknown"})
+"""Phases that do not tell how far a boot has come."""
 
 
 @dataclass(slots=True)
@@ -46,6 +47,10 @@ class Engine:
     """Unix time since which no earlier process of the engine held its devices when the present one started."""
     last_seen: float | None = None
     ended_at: float | None = None
+    shown: Phase = "unknown"
+    """The phase the present main process was last said to be in."""
+    worked: Phase = "unknown"
+    """The last of its phases that was neither trouble nor its end."""
     restarts: RestartCount = field(default_factory=RestartCount)
     deaths: Deaths = field(default_factory=Deaths)
     report: BootReport | None = None
@@ -121,7 +126,7 @@ class Fleet:
         engine = self.engines.setdefault(name, Engine(name, self._config.get(name)))
         engine.main, engine.started_at, engine.last_seen = memory.main, memory.started_at, memory.last_seen
         engine.restarts = RestartCount(memory.restarts, memory.nrestarts, memory.unit)
-        engine.deaths.recall(memory.failures, memory.last_failure, memory.deaths)
+        engine.deaths.recall(memory.failures, memory.last_failure, memory.last_deaths)
         engine.boots = list(memory.boots)
         engine.report = memory.report
         engine.free_at_init = dict(memory.free_at_init)
@@ -169,6 +174,8 @@ class Fleet:
         engine.main, engine.started_at = sighting.main, sighting.started_at
         engine.witnessed = now - sighting.started_at <= FRESH
         engine.report, engine.free_at_init = None, {}
+        engine.shown = engine.worked = "unknown"
+        engine.deaths.began()
 
     def _absent(self, engine: Engine, now: float) -> None:
         if engine.ended_at is None and engine.main is not None:
@@ -181,7 +188,9 @@ class Fleet:
     @staticmethod
     def _end(engine: Engine, now: float) -> None:
         engine.ended_at = now
-        engine.deaths.ended(now, engine.report.phase if engine.report else "unknown")
+        told = engine.report.phase if engine.report else "unknown"
+        phase = engine.worked if told in TROUBLE and engine.worked != "unknown" else told
+        engine.deaths.ended(now, phase)
 
     def supervised(self, engine: Engine, supervision: Supervision | None, now: float, *, troubled: bool) -> None:
         """
@@ -194,8 +203,12 @@ class Fleet:
         else:
             known = engine.restarts.nrestarts is not None
             rose = engine.restarts.counter(supervision.nrestarts, now, supervision.unit)
-            if rose or supervision.state in DEAD:
-                engine.deaths.unasked(now)
+            running = engine.running is not None
+            words = engine.report if engine.heard else None
+            if rose or died(supervision, words, running=running, failing=engine.shown == "failing"):
+                engine.deaths.unasked(now, running=running)
+            elif supervision.asked:
+                engine.deaths.asked(now)
             vanished = known and supervision.nrestarts is None and supervision.state == "inactive"
             if supervision.nrestarts is not None:
                 engine.gone_since = None
@@ -273,7 +286,7 @@ def _memory(engine: Engine, log: str, cursor: str | None) -> EngineMemory:
         cursor=cursor,
         free_at_init=dict(engine.free_at_init),
         boots=tuple(engine.boots),
-        deaths=tuple(engine.deaths.lately),
+        last_deaths=tuple(engine.deaths.lately),
     )
 
 

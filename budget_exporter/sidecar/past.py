@@ -109,7 +109,7 @@ def past_of(
     listed = any(state.ownership is not None for state in on.values())
     return Past(
         boots=tuple(engine.boots),
-        crash_loop=crash_loop(engine.deaths.lately, *told, now),
+        crash_loop=crash_loop((death.at for death in engine.deaths.lately), *told, now),
         trends=trends.of(engine, on) if engine.running is not None else {},
         leftover=True if held.leftover else False if listed else None,
     )

@@ -8,6 +8,10 @@ from budget_exporter.sidecar.fleet import Engine
 
 __all__ = ["Phases"]
 
+_ANSWERING: frozenset[Phase] = frozenset({"warming_up", "serving", "sleeping", "unknown"})
+"""Phases in which a core can be dead behind its server: before them nobody listens yet, after them it is known."""
+_ENDS: frozenset[Phase] = frozenset({"failing", "stopped", "unknown"})
+
 
 class Phases:
     """Remember when each engine's phase began."""
@@ -23,14 +27,16 @@ class Phases:
         that nobody hears the end of must not look like one that goes on. An engine that is gone is stopped, whatever
         its last line was; where nobody has looked lately its phase is unknown too.
 
-        Where no log tells, the engine's endpoint may: one that is well serves (or sleeps), one whose core is dead
-        behind a server that still answers is failing. Since when may not be known then.
+        Where no log tells, the engine's endpoint may: one that is well serves (or sleeps). Since when may not be known
+        then. One whose core is dead behind a server that still answers is failing, though its log be silent on it.
         """
         told = self._endpoint(engine)
         if told is not None:
             self._since[engine.name] = (told[0], engine.main, now)
+            _keep(engine, told[0])
             return told
         phase, at = self._now(engine)
+        _keep(engine, phase)
         known, main, since = self._since.get(engine.name, (None, None, now))
         if known != phase or main != engine.main:
             since = now if at is None else at
@@ -49,13 +55,14 @@ class Phases:
 
     @staticmethod
     def _endpoint(engine: Engine) -> tuple[Phase, float | None] | None:
-        """Return the phase by the endpoint, None where that tells none or the log does."""
+        """Return the phase by the endpoint, None where that tells none or the log knows better."""
         endpoint = engine.endpoint
-        if engine.running is None or endpoint is None or Phases._now(engine)[0] != "unknown":
+        if engine.running is None or endpoint is None:
             return None
-        if endpoint.health == "unavailable":
+        phase = Phases._now(engine)[0]
+        if endpoint.health == "unavailable" and phase in _ANSWERING:
             return "failing", endpoint.since
-        if endpoint.health != "ok":
+        if endpoint.health != "ok" or phase != "unknown":
             return None
         if endpoint.facts is not None and endpoint.facts.asleep:
             # Health does not tell when it fell asleep.
@@ -65,3 +72,10 @@ class Phases:
     def forget(self, names: set[str]) -> None:
         """Forget the engines that are not among ``names``."""
         self._since = {name: entry for name, entry in self._since.items() if name in names}
+
+
+def _keep(engine: Engine, phase: Phase) -> None:
+    """Keep for the day of its death what was known of the present process."""
+    if engine.running is not None:
+        engine.shown = phase
+        engine.worked = engine.worked if phase in _ENDS else phase

@@ -66,6 +66,60 @@ def test_lines_in_any_order_with_any_value() -> None:
     assert supervision(UNIT, parse_show(text)) == Supervision("systemd", UNIT, "failed", 7, 1, "exit-code")
 
 
+@pytest.mark.parametrize(
+    ("properties", "asked"),
+    [
+        ({"ActiveState": "inactive", "started": 10, "left": 50, "ended": 51}, True),
+        ({"ActiveState": "failed", "Result": "timeout", "started": "10", "left": "50", "ended": "60"}, True),
+        ({"ActiveState": "deactivating", "started": 10, "left": 50, "ended": 0}, True),
+        ({"ActiveState": "inactive", "started": 10, "left": 50, "ended": 49}, False),
+        ({"ActiveState": "failed", "Result": "signal", "started": 10, "left": 50, "ended": 49}, False),
+        ({"ActiveState": "failed", "Result": "watchdog", "started": 10, "left": 50, "ended": 60}, False),
+        ({"ActiveState": "deactivating", "Result": "oom-kill", "started": 10, "left": 50, "ended": 0}, False),
+        # It never was active in this life, or systemd has forgotten it, or it goes on.
+        ({"ActiveState": "failed", "Result": "exit-code", "started": 10, "left": 5, "ended": 12}, None),
+        ({"ActiveState": "inactive", "started": 0, "left": 0, "ended": 0}, None),
+        ({"ActiveState": "inactive", "started": 10, "left": 50, "ended": 0}, None),
+        ({"ActiveState": "active", "started": 60, "left": 50, "ended": 0}, None),
+        ({"ActiveState": "activating", "SubState": "auto-restart", "started": 10, "left": 50, "ended": 49}, None),
+        ({"ActiveState": "failed"}, None),
+    ],
+)
+def test_whether_an_end_was_asked_for_shows_in_what_came_first(
+    properties: dict[str, object], asked: bool | None
+) -> None:
+    names = {"started": "ExecMainStart", "left": "ActiveExit", "ended": "ExecMainExit"}
+    told = {f"{names[n]}TimestampMonotonic" if n in names else n: value for n, value in properties.items()}
+    assert supervision(UNIT, told).asked is asked
+
+
+@pytest.mark.parametrize(
+    ("changed", "result"),
+    [
+        ({}, "start-limit-hit"),
+        ({"NRestarts": "2"}, "exit-code"),
+        ({"StartLimitBurst": "0"}, "exit-code"),
+        ({"Restart": "no"}, "exit-code"),
+        ({"ActiveState": "activating"}, "exit-code"),
+        ({"ActiveExitTimestampMonotonic": "20"}, "exit-code"),
+        ({"NRestarts": "0", "Result": "start-limit-hit"}, "start-limit-hit"),
+    ],
+)
+def test_a_unit_that_systemd_gives_up_has_hit_its_limit(changed: dict[str, object], result: str) -> None:
+    """As systemd 252 shows it: the result is still that of the last start."""
+    shown = {
+        "ActiveState": "failed",
+        "Result": "exit-code",
+        "NRestarts": "3",
+        "Restart": "always",
+        "StartLimitBurst": "3",
+        "ExecMainStartTimestampMonotonic": "10",
+        "ExecMainExitTimestampMonotonic": "30",
+        "ActiveExitTimestampMonotonic": "31",
+    }
+    assert supervision(UNIT, shown | changed).result == result
+
+
 def test_no_restarts_are_not_invented() -> None:
     assert supervision(UNIT, {"ActiveState": "active"}).nrestarts is None
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from budget_exporter.facts.boot import Failure
-from budget_exporter.sidecar.deaths import EARLY, PATIENCE, PATIENCE_LOG, Deaths
+import pytest
+
+from budget_exporter.facts.boot import BootReport, Failure, Phase
+from budget_exporter.facts.engine import Supervision, UnitState
+from budget_exporter.sidecar.deaths import EARLY, PATIENCE, PATIENCE_LOG, Deaths, died
 
 OOM = Failure(99.0, "serving", "runtime_oom")
 
@@ -100,3 +103,72 @@ def test_a_death_soon_after_a_planned_restart_does_not_make_that_a_death() -> No
     deaths.unasked(102.5)
     deaths.judge(110.0, troubled=False)
     assert deaths.counts["unknown"] == 1
+
+
+def test_a_crash_that_is_told_before_it_shows_does_not_make_the_planned_restart_before_it_a_death() -> None:
+    deaths = Deaths()
+    deaths.asked(99.0)  # the unit is being stopped
+    deaths.ended(100.0, "serving")
+    deaths.began()
+    deaths.unasked(102.0, running=True)
+    deaths.ended(102.2, "loading")
+    deaths.judge(110.0, troubled=False)
+    assert total(deaths) == 1
+    assert deaths.last == Failure(102.2, "loading", "unknown")
+
+
+def test_that_an_end_was_asked_for_may_be_told_after_it_shows() -> None:
+    deaths = Deaths()
+    deaths.ended(100.0, "serving")
+    deaths.asked(100.5)
+    deaths.began()
+    deaths.unasked(102.0, running=True)
+    deaths.judge(110.0, troubled=False)
+    assert total(deaths) == 0
+
+
+def test_a_stop_that_was_asked_for_long_ago_is_not_of_a_process_begun_since() -> None:
+    deaths = Deaths()
+    deaths.asked(100.0)
+    deaths.began()
+    deaths.ended(101.0, "starting")
+    deaths.unasked(101.2)
+    deaths.judge(110.0, troubled=False)
+    assert total(deaths) == 1
+
+
+def test_a_death_that_is_explained_late_is_remembered_with_its_cause() -> None:
+    deaths = Deaths()
+    for at in (100.0, 200.0):
+        deaths.ended(at, "serving")
+        deaths.unasked(at)
+        deaths.judge(at + PATIENCE, troubled=False)
+    deaths.tell(OOM, present=False)
+    assert [death.cause for death in deaths.lately] == ["unknown", "runtime_oom"]
+
+
+@pytest.mark.parametrize(
+    ("state", "asked", "words", "running", "failing", "death"),
+    [
+        ("failed", None, "serving", False, False, True),
+        ("failed", False, None, False, False, True),
+        # It was told to stop and did not end well.
+        ("failed", True, "stopped", False, False, False),
+        ("auto_restart", None, None, True, False, True),
+        # It ended with 0.
+        ("inactive", False, "serving", False, False, True),
+        ("inactive", False, "stopped", False, False, False),
+        ("inactive", False, None, False, False, False),
+        ("inactive", False, None, False, True, True),
+        ("inactive", False, "serving", True, True, False),
+        ("inactive", True, "serving", False, True, False),
+        ("inactive", None, "serving", False, True, False),
+        ("active", False, "serving", False, True, False),
+    ],
+)
+def test_what_the_supervisors_word_makes_of_an_end(
+    state: UnitState, asked: bool | None, words: Phase | None, running: bool, failing: bool, death: bool
+) -> None:
+    word = Supervision("systemd", "m.service", state, 0, asked=asked)
+    report = None if words is None else BootReport(phase=words)
+    assert died(word, report, running=running, failing=failing) is death

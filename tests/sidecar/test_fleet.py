@@ -152,6 +152,31 @@ def test_a_planned_stop_is_no_failure() -> None:
     assert sum(fleet.engines["m"].deaths.counts.values()) == 0
 
 
+def test_a_planned_stop_that_does_not_end_well_is_none_either() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)
+    fleet.observe([], 102.0)
+    word = Supervision("systemd", "m.service", "failed", 0, exit_code=137, result="timeout", asked=True)
+    for now in (102.5, 110.0):
+        fleet.supervised(fleet.engines["m"], word, now, troubled=False)
+    assert sum(fleet.engines["m"].deaths.counts.values()) == 0
+
+
+def test_a_server_that_ends_well_after_its_core_died_has_died_of_what_it_worked_at() -> None:
+    fleet = Fleet(Config(), {})
+    fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)
+    it = fleet.engines["m"]
+    it.shown, it.worked = "failing", "serving"
+    fleet.observe([], 102.0)
+    word = Supervision("systemd", "m.service", "inactive", 0, exit_code=0, result="success", asked=False)
+    for now in (102.5, 110.0):
+        fleet.supervised(it, word, now, troubled=False)
+    assert it.deaths.last == Failure(102.0, "serving", "unknown")
+    assert it.deaths.counts["unknown"] == 1
+    fleet.observe([running(2, 20, model="m", unit="m.service")], 111.0)
+    assert (it.shown, it.worked) == ("unknown", "unknown")
+
+
 def test_a_death_that_a_line_explained_is_counted_once() -> None:
     fleet = Fleet(Config(), {})
     fleet.observe([running(1, 10, model="m", unit="m.service")], 101.0)

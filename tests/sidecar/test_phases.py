@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from budget_exporter.facts.boot import BootReport
+import pytest
+
+from budget_exporter.facts.boot import BootReport, Phase
+from budget_exporter.facts.endpoint import EndpointState, HealthState
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape
 from budget_exporter.sidecar.fleet import Engine, Running
 from budget_exporter.sidecar.phases import Phases
@@ -38,3 +41,39 @@ def test_an_engine_nobody_looked_for_is_not_said_to_be_stopped() -> None:
     assert Phases().of(gone, 150.0)[0] == "unknown"
     gone.looked, gone.ended_at = True, 149.0
     assert Phases().of(gone, 150.0) == ("stopped", 149.0)
+
+
+@pytest.mark.parametrize(
+    ("said", "health", "phase"),
+    [
+        ("serving", "unavailable", "failing"),
+        ("sleeping", "unavailable", "failing"),
+        ("warming_up", "unavailable", "failing"),
+        ("unknown", "unavailable", "failing"),
+        # A server that comes up may say so too, and one that is being stopped.
+        ("loading", "unavailable", "loading"),
+        ("stopped", "unavailable", "stopped"),
+        ("serving", "refused", "serving"),
+        ("serving", "timeout", "serving"),
+        ("serving", "ok", "serving"),
+        ("unknown", "ok", "serving"),
+        ("unknown", "refused", "unknown"),
+    ],
+)
+def test_a_core_that_is_dead_behind_its_server_shows_though_its_log_is_silent(
+    said: Phase, health: HealthState, phase: Phase
+) -> None:
+    it = engine(1, 100.0)
+    it.report, it.heard, it.endpoint = BootReport(phase=said, phase_at=130.0), True, EndpointState(health, since=140.0)
+    assert Phases().of(it, 150.0)[0] == phase
+
+
+def test_the_phase_it_worked_in_is_kept_for_the_day_of_its_death() -> None:
+    phases, it = Phases(), engine(1, 100.0)
+    it.endpoint = EndpointState("ok", since=110.0)
+    phases.of(it, 111.0)
+    it.endpoint = EndpointState("unavailable", since=140.0)
+    assert phases.of(it, 141.0) == ("failing", 140.0)
+    it.running = None
+    phases.of(it, 142.0)
+    assert (it.worked, it.shown) == ("serving", "failing")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from budget_exporter.facts.device import DeviceIdentity
 
-__all__ = ["ALL_CARDS", "Visible", "in_order", "only", "ranges"]
+__all__ = ["ALL_CARDS", "Hidden", "Visible", "in_order", "only", "ranges"]
 
 ALL_CARDS = "assumed: its container has every card"
 _RANGE = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
@@ -26,6 +26,14 @@ class Visible:
     devices: tuple[DeviceIdentity | None, ...]
     assumed: str = ""
     beyond: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """``why`` it cannot be told which devices an engine has: each of its ranks has one of ``among``."""
+
+    why: str
+    among: tuple[DeviceIdentity, ...]
 
 
 def in_order(cards: Iterable[DeviceIdentity]) -> list[DeviceIdentity] | str:

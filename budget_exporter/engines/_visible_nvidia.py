@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 
-from budget_exporter.engines._visible import ALL_CARDS, Visible, in_order, only
+from budget_exporter.engines._visible import ALL_CARDS, Hidden, Visible, in_order, only
 from budget_exporter.facts.device import DeviceIdentity
 
 __all__ = ["visible_to_cuda"]
@@ -20,7 +20,7 @@ _Cards = list[DeviceIdentity]
 
 def visible_to_cuda(
     environ: Mapping[str, str], cards: Sequence[DeviceIdentity], ranks: int, *, contained: bool
-) -> Visible | str:
+) -> Visible | Hidden | str:
     """
     Return the devices a CUDA program sees in its order, or why that cannot be told.
 
@@ -33,7 +33,7 @@ def visible_to_cuda(
     """
     given, why, assumed = _given(environ, list(cards), ranks) if contained else (None, "", "")
     if why:
-        return why
+        return Hidden(why, tuple(cards))
     text = environ.get(_LISTED)
     tokens = [] if text is None else [entry.strip() for entry in text.split(",")]
     if tokens and _UUID.match(tokens[0]):
@@ -63,9 +63,9 @@ def _given(environ: Mapping[str, str], cards: _Cards, ranks: int) -> tuple[_Card
             card = only([c for c in cards if c.uuid == token])
         if card is None:
             return None, f"{_GIVEN}: {token[:40]!r} is not known", ""
-        found.append(card)
-    # The list gives no order: inside, the cards have that of their addresses.
-    return [card for card in cards if card in found], "", ""
+        if card not in found:
+            found.append(card)
+    return found, "", ""
 
 
 def _ordered(environ: Mapping[str, str], cards: Sequence[DeviceIdentity], given: _Cards | None) -> _Cards | str:
@@ -73,6 +73,7 @@ def _ordered(environ: Mapping[str, str], cards: Sequence[DeviceIdentity], given:
     if any(card.order is None for card in present):
         one = only(present)
         return "MIG instances, of which CUDA_VISIBLE_DEVICES names none by its UUID" if one is None else [one]
+    # The container's list gives no order: inside, its cards have that of their addresses.
     ordered = in_order(cards) if given is None else sorted(given, key=lambda card: card.order or 0)
     if isinstance(ordered, str):
         return ordered

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from budget_exporter.engines._visible import Visible, ranges
+from budget_exporter.engines._visible import Hidden, Visible, ranges
 from budget_exporter.facts.device import DeviceIdentity
 
 __all__ = ["visible_to_gaudi", "visible_to_neuron", "visible_to_tpu"]
@@ -17,7 +17,7 @@ _TWO_DEVICES = frozenset({"TPU v2", "TPU v3", "TPU7x"})
 """Chips that are two devices each. Source: PyPI tpu-info 0.14.2, ``device.py``."""
 
 
-def visible_to_gaudi(environ: Mapping[str, str], cards: Sequence[DeviceIdentity], ranks: int) -> Visible | str:
+def visible_to_gaudi(environ: Mapping[str, str], cards: Sequence[DeviceIdentity], ranks: int) -> Visible | Hidden | str:
     """
     Return the Gaudi cards an engine's workers take, by module id, or why that cannot be told.
 
@@ -39,8 +39,8 @@ def visible_to_gaudi(environ: Mapping[str, str], cards: Sequence[DeviceIdentity]
     if len(cards) == ranks:
         return Visible(tuple(by_module[module] for module in sorted(by_module)), _BY_MODULE if ranks > 1 else "")
     if environ.get("HABANA_VISIBLE_DEVICES", "all") not in ("", "all"):
-        return "HABANA_VISIBLE_DEVICES counts by an index of the driver that is not known"
-    return _FREE
+        return Hidden("HABANA_VISIBLE_DEVICES counts by an index of the driver that is not known", tuple(cards))
+    return Hidden(_FREE, tuple(cards))
 
 
 def _modules(environ: Mapping[str, str], ranks: int) -> list[int] | str:
@@ -57,7 +57,9 @@ def _modules(environ: Mapping[str, str], ranks: int) -> list[int] | str:
     return one if not modules or one[0] in modules else "HLS_MODULE_ID is not among HABANA_VISIBLE_MODULES"
 
 
-def visible_to_neuron(environ: Mapping[str, str], banks: Sequence[DeviceIdentity], ranks: int) -> Visible | str:
+def visible_to_neuron(
+    environ: Mapping[str, str], banks: Sequence[DeviceIdentity], ranks: int
+) -> Visible | Hidden | str:
     """
     Return the bank of each logical core an engine owns, in its order, or why that cannot be told.
 
@@ -71,7 +73,7 @@ def visible_to_neuron(environ: Mapping[str, str], banks: Sequence[DeviceIdentity
         return Visible(tuple(banks))
     by_core = {bank.order: bank for bank in banks if bank.order is not None}
     if len(by_core) < len(banks):
-        return "the runtime's own table says which logical core is on which bank"
+        return Hidden("the runtime's own table says which logical core is on which bank", tuple(banks))
     cores = _cores(environ)
     if isinstance(cores, str):
         return cores
@@ -79,7 +81,7 @@ def visible_to_neuron(environ: Mapping[str, str], banks: Sequence[DeviceIdentity
         return Visible(tuple(by_core.get(core) for core in cores), "", "no more cores are listed")
     if len(banks) == ranks:
         return Visible(tuple(by_core[core] for core in sorted(by_core)), _BY_CORE)
-    return "the runtime chooses among the cores, unless NEURON_RT_VISIBLE_CORES names them"
+    return Hidden("the runtime chooses among the cores, unless NEURON_RT_VISIBLE_CORES names them", tuple(banks))
 
 
 def _cores(environ: Mapping[str, str]) -> list[int] | str:

@@ -8,7 +8,7 @@ from budget_exporter.engines._device_ids import picked
 from budget_exporter.engines._held import ranks_by_memory, settle
 from budget_exporter.engines._placed_on_host import place_on_host, runs_on_cpu
 from budget_exporter.engines._ranks import local_ranks, rank_name, stray
-from budget_exporter.engines._visible import Visible, in_order
+from budget_exporter.engines._visible import Hidden, Visible, in_order
 from budget_exporter.engines._visible_amd import visible_to_hip
 from budget_exporter.engines._visible_nvidia import visible_to_cuda
 from budget_exporter.engines._visible_others import visible_to_gaudi, visible_to_neuron, visible_to_tpu
@@ -39,8 +39,9 @@ def place(
     some of them only. ``told`` is the device of ranks whose processes show it (``ranks_by_memory``): it goes before
     what the environment says. A worker's device is its local rank's place in the list of visible devices (vLLM 0.8.5
     to 0.32, ``v1/worker/gpu_worker.py``). Where that is not all there is to it, the device is None and ``why`` says
-    so, and where it rests on something that is not certain ``why`` begins with ``assumed``. More than 1024 ranks are
-    none. The host's memory is the device of engines on the CPU only, and ``report`` tells which those are.
+    so, and ``among`` from which devices each rank has one; where it rests on something that is not certain ``why``
+    begins with ``assumed``. More than 1024 ranks are none. The host's memory is the device of engines on the CPU only,
+    and ``report`` tells which those are.
     """
     ranks = local_ranks(shape)
     if runs_on_cpu(shape, report):
@@ -53,9 +54,11 @@ def place(
     return settle([_placement(rank.name, rank.at, seen) for rank in ranks], known, whole)
 
 
-def _placement(name: str, at: int, seen: Visible | str) -> Placement:
+def _placement(name: str, at: int, seen: Visible | Hidden | str) -> Placement:
     if isinstance(seen, str):
         return Placement(name, None, seen)
+    if isinstance(seen, Hidden):
+        return Placement(name, None, seen.why, among=tuple(sorted(device.device for device in seen.among)))
     if at >= len(seen.devices):
         beyond = f" ({seen.beyond})" if seen.beyond else ""
         return Placement(name, None, f"rank above the {len(seen.devices)} device(s) the engine sees{beyond}")
@@ -81,7 +84,7 @@ def _unresolved(shape: Shape, workers: Sequence[Worker]) -> str:
 
 def _seen(
     shape: Shape, environ: Mapping[str, str] | None, cards: Sequence[DeviceIdentity], ranks: int, *, contained: bool
-) -> Visible | str:
+) -> Visible | Hidden | str:
     """Return the devices in the engine's own order, or the reason why that is unknown."""
     platforms = {card.platform for card in cards}
     if len(platforms) > 1:
@@ -94,12 +97,12 @@ def _seen(
             _assumed(cards, ranks) if not ids else "--device-ids counts what the environment leaves, which is unknown"
         )
     visible = _visible(platform, environ, cards, ranks, contained=contained)
-    return visible if isinstance(visible, str) or not ids else picked(ids, visible, environ, cards, platform)
+    return visible if not isinstance(visible, Visible) or not ids else picked(ids, visible, environ, cards, platform)
 
 
 def _visible(
     platform: str, environ: Mapping[str, str], cards: Sequence[DeviceIdentity], ranks: int, *, contained: bool
-) -> Visible | str:
+) -> Visible | Hidden | str:
     if platform == "amd":
         return visible_to_hip(environ, cards, ranks, contained=contained)
     if platform == "nvidia":

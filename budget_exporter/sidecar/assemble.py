@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from budget_exporter import budget, registries, verdicts
 from budget_exporter.budget import choose
@@ -20,6 +19,7 @@ from budget_exporter.facts.snapshot import DeviceState, EngineState, FreeAtInit
 from budget_exporter.facts.verdict import Measured, Verdict
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.follower import Reading, Resumed
+from budget_exporter.sidecar.inputs import rank_inputs
 from budget_exporter.sidecar.owners import Held
 from budget_exporter.sidecar.past import Trends, mark, past_of
 
@@ -114,7 +114,8 @@ def engine_state(
 
     ledger, verdict, trouble = None, Verdict(), ""
     try:
-        ledger = _ledger(engine, registry, on, free, report, limit)
+        inputs = rank_inputs(placements, devices, free, limit)
+        ledger = _ledger(engine, registry, inputs, report)
         verdict = judge(ledger)
     except LawError as error:
         verdict, trouble = judge(None), f"no budget: {error}"
@@ -172,33 +173,13 @@ def _free_at_init(engine: Engine, report: BootReport | None, placements: Sequenc
 def _ledger(
     engine: Engine,
     registry: Sequence[RegistryEntry],
-    on: Mapping[str, DeviceState],
-    free: Mapping[str, FreeAtInit],
+    inputs: Sequence[RankInput],
     report: BootReport | None,
-    limit: int | None,
 ) -> Ledger | None:
-    if engine.last is None or not on:
+    if engine.last is None or not inputs:
         return None
     shape = engine.last.shape
     constants = choose.constants_for(registry, shape, report)
     if engine.config is not None:
         constants = registries.override(constants, engine.config.constants)
-    inputs = [_rank_input(r, s, free.get(r), limit) for r, s in on.items()]
     return budget.compute(shape, inputs, report, constants, engine.last.sighting.model_files)
-
-
-def _rank_input(rank: str, state: DeviceState, free: FreeAtInit | None, limit: int | None) -> RankInput:
-    identity = state.identity
-    device = RankInput(
-        rank,
-        state.memory.size,
-        platform=identity.platform,
-        integrated=identity.integrated,
-        model=identity.model,
-        container_limit=limit,
-    )
-    if free is None:
-        return device
-    return replace(
-        device, free_at_init=free.bytes, free_at_init_rounding=free.rounding, free_at_init_source=free.source
-    )

@@ -78,6 +78,11 @@ def test_a_card_that_cannot_be_read_moves_no_index_but_no_uuid_either() -> None:
     assert on({"CUDA_VISIBLE_DEVICES": "GPU-47"}, 1, (X, Z)) == [Z.device]
 
 
+def test_an_empty_entry_is_no_beginning_of_a_uuid() -> None:
+    assert on({"CUDA_VISIBLE_DEVICES": "GPU-47,"}, 2, (Z,)) == [Z.device, None]
+    assert on({"CUDA_VISIBLE_DEVICES": "GPU-47,GPU"}, 2, (Z,)) == [Z.device, None]
+
+
 def test_an_instance_is_named_by_its_uuid_and_a_program_sees_one() -> None:
     assert on({"CUDA_VISIBLE_DEVICES": "MIG-5d22"}, 1, (MIG, MIG_2)) == [MIG_2.device]
     assert on({"CUDA_VISIBLE_DEVICES": "MIG-5c"}, 1, (X, MIG, MIG_2)) == [MIG.device]
@@ -95,6 +100,7 @@ def test_an_instance_is_named_by_its_uuid_and_a_program_sees_one() -> None:
     ("environ", "want", "why"),
     [
         ({"NVIDIA_VISIBLE_DEVICES": "2,1"}, [Y, Z], ""),
+        ({"NVIDIA_VISIBLE_DEVICES": "2,1,2,GPU-47112233", "CUDA_VISIBLE_DEVICES": "1,2"}, [Z, None], "ends the list"),
         ({"NVIDIA_VISIBLE_DEVICES": "GPU-47112233,GPU-8932f937"}, [X, Z], ""),
         ({"NVIDIA_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "1,0"}, [Z, Y], ""),
         ({"NVIDIA_VISIBLE_DEVICES": "1,2", "CUDA_VISIBLE_DEVICES": "1,2"}, [Z, None], "ends the list"),
@@ -111,6 +117,13 @@ def test_a_container_counts_the_cards_it_was_given(
     assert [p.device for p in got] == [c and c.device for c in want]
     assert why in got[1].why
     assert bool(why) == bool(got[1].why)
+
+
+def test_one_of_the_host_s_cards_is_its_container_s() -> None:
+    (hidden,) = placed({"NVIDIA_VISIBLE_DEVICES": "void"}, 1, contained=True)
+    assert hidden.among == (X.device, Y.device, Z.device)
+    (missing,) = placed({"CUDA_VISIBLE_DEVICES": "x"}, 1)
+    assert missing.among == ()
 
 
 def test_what_a_container_s_runtime_takes_means_nothing_outside_and_nothing_where_all_are_used() -> None:

@@ -90,6 +90,7 @@ def test_a_logical_core_of_trn1_has_a_bank_of_its_own(
 def test_where_cores_can_be_joined_the_bank_is_the_runtime_s_business() -> None:
     got = placed({"NEURON_RT_VISIBLE_CORES": "0-3"}, 4, TRN2)
     assert all(p.device is None and "table" in p.why for p in got)
+    assert {p.among for p in got} == {tuple(bank.device for bank in TRN2)}
     assert placed({}, 1, TRN1[:1])[0].device == "nd0/hbm0"
 
 

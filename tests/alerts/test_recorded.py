@@ -48,40 +48,90 @@ def test_every_series_is_carried_over() -> None:
     assert len(carried) == len(set(carried)) == len(lines) + 1
 
 
-# One change to the healthy host each: the part of the line to find, what to put there, who must fire after 12 minutes.
-SICK: dict[str, tuple[str, str, set[str]]] = {
+def to(series: str, value: str) -> tuple[str, str]:
+    """Return the change of the one series whose line begins like ``series`` (a pattern) to ``value``."""
+    return rf"(?m)^({series}) .*$", rf"\1 {value}"
+
+
+def also(line: str) -> tuple[str, str]:
+    """Return the addition of a series that the healthy host does not have."""
+    return r"(?m)^(budget_exporter_demo .*)$", rf"\1\n{line}"
+
+
+E = 'engine="vllm-qwen"'
+NOT_WELL = to(r'budget_engine_health\{.*"ok".*\}', "0")
+LEAK = also(f'budget_engine_finding{{{E},finding="leak"}} 1')
+# What is changed of the healthy host, and who must fire after 12 minutes.
+SICK: dict[str, tuple[list[tuple[str, str]], set[str]]] = {
     "device full": (
-        r"(budget_device_memory_used_window_max_bytes\{.*03:00.*\}) .*",
-        r"\1 34208743424",
+        [to(r"budget_device_memory_used_window_max_bytes\{.*03:00.*\}", "34208743424")],
         {"BudgetDeviceMemoryNearlyExhausted"},
     ),
     "one byte below the critical floor": (
-        r"(budget_device_memory_used_window_max_bytes\{.*83:00.*\}) .*",
-        r"\1 33940307969",
+        [to(r"budget_device_memory_used_window_max_bytes\{.*06:00.*\}", "33940307969")],
         {"BudgetDeviceMemoryNearlyExhausted"},
     ),
-    "margin": (r"(budget_device_margin_bytes\{.*03:00.*\}) .*", r"\1 805306367", {"BudgetMarginBelowFloor"}),
-    "knife edge": (r'(budget_engine_knife_edge\{.*"kv_minimum".*\}) 0', r"\1 1", {"BudgetShapeKnifeEdge"}),
+    "margin": ([to(r"budget_device_margin_bytes\{.*03:00.*\}", "805306367")], {"BudgetMarginBelowFloor"}),
+    "knife edge": ([to(r'budget_engine_knife_edge\{.*"kv_minimum".*\}', "1")], {"BudgetShapeKnifeEdge"}),
     "utilization": (
-        r'(budget_engine_knife_edge\{.*"utilization_limit".*\}) 0',
-        r"\1 1",
+        [to(r'budget_engine_knife_edge\{.*"utilization_limit".*\}', "1")],
         {"BudgetShapeKnifeEdge", "BudgetUtilizationAboveLimit"},
     ),
-    "pool": (r"(budget_reported_kv_pool_tokens\{.*\}) .*", r"\1 401407", {"BudgetKVPoolBelowContract"}),
-    "mismatch": (r'(budget_engine_finding\{.*"model_mismatch".*\}) 0', r"\1 1", {"BudgetModelMismatch"}),
-    "free at init": (r'(budget_engine_finding\{.*"free_at_init_falling".*\}) 0', r"\1 1", {"BudgetFreeAtInitFalling"}),
-    "down": (r"(budget_engine_up\{.*\}) 1", r"\1 0", {"BudgetEngineDown"}),
-    "source": (r'(budget_source_success\{.*"journal".*\}) 1', r"\1 0", {"BudgetSourceFailing"}),
-    "reload": (r"(budget_exporter_config_last_reload_successful) 1", r"\1 0", {"BudgetConfigReloadFailed"}),
-    "unparsed": (r"(budget_exporter_unparsed_lines_total\{.*\}) 0", r"\1 3", {"BudgetUnparsedLines"}),
+    "pool": ([to(r"budget_reported_kv_pool_tokens\{.*\}", "200703")], {"BudgetKVPoolBelowContract"}),
+    "mismatch": ([to(r'budget_engine_finding\{.*"model_mismatch".*\}', "1")], {"BudgetModelMismatch"}),
+    "over-charge": ([to(r'budget_engine_finding\{.*"graph_charge_over".*\}', "1")], {"BudgetGraphOverCharge"}),
+    "free at init": (
+        [also(f'budget_engine_finding{{{E},finding="free_at_init_falling"}} 1')],
+        {"BudgetFreeAtInitFalling"},
+    ),
+    "another pool": (
+        [also(f'budget_engine_finding{{{E},finding="kv_changed_since_last_boot"}} 1')],
+        {"BudgetKVPoolChanged"},
+    ),
+    "leak": ([LEAK, also(f'budget_engine_floor_reached_seconds{{{E},rank="1"}} 90000')], {"BudgetMemoryLeak"}),
+    "leak near the floor": (
+        [LEAK, also(f'budget_engine_floor_reached_seconds{{{E},rank="1"}} 900')],
+        {"BudgetMemoryLeak", "BudgetLeakNearFloor"},
+    ),
+    "a stranger": (
+        [to(r"budget_device_foreign_memory_bytes\{.*03:00.*\}", "268435456")],
+        {"BudgetForeignProcess"},
+    ),
+    "left behind": ([to(r'budget_engine_finding\{.*"zombie_memory".*\}', "1")], {"BudgetZombieMemory"}),
+    "card lost": ([(r"(?m)^budget_device_memory_size_bytes\{.*03:00.*\n", "")], {"BudgetDeviceLost"}),
+    "cross-check": (
+        [also('budget_device_cross_check_difference_bytes{device="0000:03:00.0",source="rocm_smi"} -268435457')],
+        {"BudgetCrossCheckDisagrees"},
+    ),
+    "core dead": ([NOT_WELL, to(r'budget_engine_health\{.*"unavailable".*\}', "1")], {"BudgetEngineCoreDead"}),
+    "silent": ([NOT_WELL, to(r'budget_engine_health\{.*"timeout".*\}', "1")], {"BudgetEngineNotAnswering"}),
+    "down": ([to(r"budget_engine_up\{.*\}", "0")], {"BudgetEngineDown"}),
+    "given up": (
+        [to(r"budget_engine_up\{.*\}", "0"), also(f'budget_engine_unit_state{{{E},state="failed"}} 1')],
+        {"BudgetEngineDown", "BudgetEngineUnitFailed"},
+    ),
+    "loop": ([to(r'budget_engine_finding\{.*"crash_loop".*\}', "1")], {"BudgetEngineCrashLooping"}),
+    "boot": (
+        [
+            to(r'budget_engine_phase\{.*"serving".*\}', "0"),
+            to(r'budget_engine_phase\{.*"loading".*\}', "1"),
+            to(r"budget_engine_phase_start_time_seconds\{.*\}", "1700000000"),
+        ],
+        {"BudgetBootStalled"},
+    ),
+    "source": ([to(r'budget_source_success\{.*"file".*\}', "0")], {"BudgetSourceFailing"}),
+    "reload": ([to(r"budget_exporter_config_last_reload_successful", "0")], {"BudgetConfigReloadFailed"}),
+    "unparsed": ([to(r"budget_exporter_unparsed_lines_total\{.*\}", "3")], {"BudgetUnparsedLines"}),
 }
 
 
 @pytest.mark.parametrize("case", SICK)
 def test_one_change_to_the_healthy_host_raises_its_alert_and_no_other(promtool: str, tmp_path: Path, case: str) -> None:
-    find, put, expected = SICK[case]
-    text, changed = re.subn(find, put, HEALTHY)
-    assert changed == 1
+    changes, expected = SICK[case]
+    text = HEALTHY
+    for find, put in changes:
+        text, changed = re.subn(find, put, text)
+        assert changed == 1
     code, said = verdict(promtool, tmp_path, exposition_to_promtool(text, minutes=12, interval=15, firing=expected))
     assert code == 0, said
     code, said = verdict(promtool, tmp_path, exposition_to_promtool(text, minutes=12, interval=15))

@@ -27,6 +27,7 @@ MATCHER = re.compile(r'(\w+)\s*(=~|!~|!=|=)\s*"((?:[^"\\]|\\.)*)"')
 PLAIN_ALTERNATIVES = re.compile(r"[\w|]+")
 NO_METRICS = {
     "budget_exporter",  # the package
+    "budget_exporter_neuron_hook",  # the one that runs inside engines on Neuron
     *(
         value
         for metric in CATALOGUE.values()

@@ -115,7 +115,8 @@ def test_a_flag_decides_before_the_configuration_and_that_before_the_default(
     tmp_path: Path, off: tuple[str, ...], on: tuple[str, ...], text: str, is_off: set[str]
 ) -> None:
     loaded = config.load(write(tmp_path, text), SOURCES | {"rocm_smi"})
-    assert switched_off(frozenset(off), frozenset(on), loaded.switched()) == is_off
+    # The others that are off unless asked for say nothing here.
+    assert switched_off(frozenset(off), frozenset(on), loaded.switched()) & {"amdgpu", "rocm_smi"} == is_off
 
 
 @pytest.mark.parametrize("text", ["", "# nothing\n", "engines: []\n"])

@@ -40,9 +40,9 @@ class Board:
         self._identities: dict[str, tuple[DeviceIdentity, float]] = {}
         self._told: dict[str, tuple[Folded, float]] = {}
         """What each source said beside samples, and until when it holds."""
-
         self._differences: dict[str, dict[str, int]] = {}
         """How far each source's figures were above ours when it told them, by device."""
+
     @property
     def marks(self) -> tuple[HighWater, ...]:
         """Return every mark, those of absent devices too."""
@@ -83,10 +83,10 @@ class Board:
     def tell(self, source: str, folded: Folded, now: float, interval: float) -> None:
         """Take in what ``source`` said beside samples; its next run replaces it."""
         self._told[source] = (folded, now + max(STALE_AFTER, RUNS_KEPT * interval))
-
         # Now, while the samples of that time are still there: a slow check is shown for longer than they are kept.
         compared = ((check, self._used_at(check)) for check in folded.cross_checks)
         self._differences[source] = {check.device: check.used - ours for check, ours in compared if ours is not None}
+
     def holders(self, now: float) -> dict[str, Holders]:
         """Return the processes that hold memory, by device; where several sources list them the complete list."""
         result: dict[str, Holders] = {}

@@ -11,6 +11,9 @@ from budget_exporter.facts.source import SourceHealth
 
 __all__ = ["Outcome", "StateLog"]
 
+RESTS = 3.0
+"""A source rests for at least so many times as long as its run took: a slow one is asked less often."""
+
 T = TypeVar("T")
 A = TypeVar("A")
 
@@ -34,7 +37,12 @@ class StateLog:
 
 
 class Outcome(Generic[T, A]):
-    """Keep the results of the runs of one source, folded until they are taken, and its health."""
+    """
+    Keep the results of the runs of one source, folded until they are taken, and its health.
+
+    Runs begin every ``interval`` seconds, and less often where they are slow: a source that keeps its time limit never
+    runs for more than a quarter of the time.
+    """
 
     def __init__(
         self,
@@ -47,6 +55,7 @@ class Outcome(Generic[T, A]):
     ) -> None:
         self.name = name
         self._interval = interval
+        self._pace = interval
         self._fold = fold
         self._timeout = timeout
         self._clock = clock
@@ -65,11 +74,17 @@ class Outcome(Generic[T, A]):
             return taken
 
     @property
+    def pace(self) -> float:
+        """Return the seconds from the beginning of one run to the next: more than the interval where runs are slow."""
+        with self._lock:
+            return self._pace
+
+    @property
     def fresh(self) -> bool:
         """Return whether the newest result is no older than one run may take after the one before it."""
         with self._lock:
-            gave = self._gave
-        return gave is not None and self._monotonic() - gave <= self._interval + self._timeout
+            gave, pace = self._gave, self._pace
+        return gave is not None and self._monotonic() - gave <= pace + self._timeout
 
     def health(self) -> SourceHealth:
         """Return the source's health; a run in flight for longer than the time limit is a failure."""
@@ -102,12 +117,13 @@ class Outcome(Generic[T, A]):
         with self._lock:
             old = self._health
             self._began = None
+            self._pace = self._paced(duration)
             if result is not None:
                 self._taken = self._fold(self._taken, result)
                 self._gave = self._monotonic()
             self._health = SourceHealth(
                 self.name,
-                self._interval,
+                self._pace,
                 success=not error,
                 duration=duration,
                 last_success=old.last_success if error else self._clock(),
@@ -117,3 +133,7 @@ class Outcome(Generic[T, A]):
                 settled=True,
             )
         self._log.note(error)
+
+    def _paced(self, duration: float) -> float:
+        # What overran the time limit hung, which tells nothing of what the next run costs.
+        return self._interval if duration > self._timeout else max(self._interval, (1 + RESTS) * duration)

@@ -61,9 +61,11 @@ class Runner(Outcome[T, A]):
     def _loop(self) -> None:
         due = self._monotonic()
         while not self._stop.is_set():
+            began = self._monotonic()
             self.once()
-            due = max(due + self._interval, self._monotonic())
-            self._stop.wait(due - self._monotonic())
+            # Where it keeps its interval, by a grid that does not drift with the time that a run takes.
+            due = began + self.pace if self.pace > self._interval else max(due + self._interval, self._monotonic())
+            self._stop.wait(max(0.0, due - self._monotonic()))
 
     def once(self) -> None:
         """Make one run, in the caller's thread."""

@@ -52,7 +52,7 @@ class TaskRunner(Outcome[T, A]):
         while True:
             began = self._begin()
             await self._once(began)
-            await asyncio.sleep(max(0.0, began + self._interval - self._monotonic()))
+            await asyncio.sleep(max(0.0, began + self.pace - self._monotonic()))
 
     async def _once(self, began: float) -> None:
         result: T | None = None

@@ -124,7 +124,8 @@ class Threads:
         for source, sampler in self._samplers:
             folded = sampler.take()
             if folded is not None:
-                yield Report(source.name, source.interval, folded)
+                # A source may also look less often than it is asked.
+                yield Report(source.name, max(source.interval, sampler.pace), folded)
 
     def finders(self) -> list[SourceHealth]:
         """Return the health of the engine finders."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import threading
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from budget_exporter.errors import SourceError
+from budget_exporter.sidecar.outcome import RESTS
 from budget_exporter.sidecar.runner import Runner
 
 
@@ -97,7 +99,9 @@ def test_a_read_that_hangs_turns_stale_and_recovers(tmp_path: Path) -> None:
     until(lambda: runner.health().runs > 0)
     assert runner.take() == [7]
     runner.stop()
-    path.write_text("8\n")  # let go the read it is in
+    both = os.open(path, os.O_RDWR | os.O_NONBLOCK)  # lets a read go that it may be in
+    os.write(both, b"8\n")
+    os.close(both)
     assert runner.join(5)
 
 
@@ -109,3 +113,51 @@ def test_a_waiter_is_told_of_each_result() -> None:
     runner.stop()
     assert runner.join(5)
     assert set(seen) == {5}
+
+
+def test_a_slow_source_is_run_less_often_and_says_so() -> None:
+    """Four times as long as it runs: one that burns a core takes a quarter of it."""
+    began: list[float] = []
+
+    def run() -> tuple[int, list[str]]:
+        began.append(time.monotonic())
+        spin = time.thread_time() + 0.05
+        while time.thread_time() < spin:
+            pass
+        return 1, []
+
+    runner = Runner("slow", 0.01, run, collect)
+    assert runner.health().interval == 0.01
+    runner.start()
+    before = time.process_time()
+    until(lambda: runner.health().runs >= 4)
+    cpu, seconds = time.process_time() - before, time.monotonic() - began[0]
+    runner.stop()
+    assert runner.join(5)
+    health = runner.health()
+    assert health.success
+    assert health.interval == pytest.approx((1 + RESTS) * health.duration)
+    assert health.interval == runner.pace >= 0.2
+    assert all(later - one >= 0.2 for one, later in itertools.pairwise(began))
+    assert cpu / seconds < 0.5
+
+
+def test_a_source_that_is_quick_again_has_its_interval_back() -> None:
+    taken = iter([0.02, *[0.0] * 1000])
+
+    def run() -> tuple[int, list[str]]:
+        threading.Event().wait(next(taken))
+        return 1, []
+
+    runner = Runner("once slow", 0.03, run, collect)
+    runner.once()
+    assert runner.pace >= 0.08
+    runner.once()
+    assert runner.pace == runner.health().interval == 0.03
+
+
+def test_a_run_that_hung_does_not_slow_the_next() -> None:
+    now = iter([0.0, 100.0, 100.0])
+    runner = Runner("hung", 0.1, lambda: (1, []), collect, monotonic=lambda: next(now))
+    runner.once()
+    assert runner.pace == 0.1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 
 from budget_exporter.errors import SourceError
@@ -73,3 +74,19 @@ async def test_faults_make_a_run_a_failed_one_and_keep_its_result() -> None:
     assert runner.take()
     assert not runner.health().success
     runner.stop()
+
+
+async def test_a_slow_source_is_asked_less_often_and_says_so() -> None:
+    began: list[float] = []
+
+    async def run() -> tuple[int, list[str]]:
+        began.append(asyncio.get_running_loop().time())
+        await asyncio.sleep(0.03)
+        return 1, []
+
+    runner = TaskRunner("it", 0.005, run, add)
+    runner.start()
+    await until(lambda: runner.health().runs >= 3)
+    runner.stop()
+    assert runner.health().interval >= 0.12
+    assert all(later - one >= 0.12 for one, later in itertools.pairwise(began))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from budget_exporter.facts.boot import Cause, Failure, Phase
+
 
 @dataclass(frozen=True, slots=True)
 class BootMark:
@@ -17,6 +19,25 @@ class BootMark:
     kv_tokens: int | None = None
     free_at_init: Mapping[str, int] = field(default_factory=dict)
     """Bytes free when the engine took its first snapshot, by rank."""
+    served_at: float | None = None
+    """Unix time at which it was first seen to serve."""
+    lasted: bool = False
+    """Whether it went on for so long that it has survived requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """How an engine dies again and again."""
+
+    deaths: int
+    phase: Phase
+    """Where it dies most often."""
+    in_phase: int
+    """How many of the deaths were there."""
+    cause: Cause
+    """What it dies of there most often."""
+    served: bool
+    """Whether it came to serve between its deaths."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +63,10 @@ class Past:
     """Boots that came to serve, oldest first, the present one last where it is among them."""
     crash_loop: bool | None = None
     """Whether the engine dies again and again without getting to work."""
+    loop: Loop | None = None
+    """How it does, where it does."""
+    first_request: Failure | None = None
+    """How a boot with the present flags died of its first request, where none with them has lasted since."""
     trends: Mapping[str, Creep | None] = field(default_factory=dict)
     """By rank, where it was watched for long enough; None is no trend."""
     leftover: bool | None = None

@@ -127,4 +127,6 @@ class Verdict:
     graph_charge_suggested: int | None = None
     sentences: tuple[str, ...] = ()
     """What a person reads: one sentence per reason that holds."""
+    said: Mapping[Finding, str] = field(default_factory=dict)
+    """What there is to say of a finding in this case."""
     advice: tuple[Advice, ...] = ()

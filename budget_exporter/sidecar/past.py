@@ -6,22 +6,25 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from budget_exporter.facts.boot import BootReport, Phase
+from budget_exporter.facts.boot import BootReport, Failure, Phase
+from budget_exporter.facts.endpoint import heard
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.history import BootMark, Creep, Past
 from budget_exporter.facts.snapshot import DeviceState, FreeAtInit
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.sidecar.owners import Held
-from budget_exporter.verdicts.crash_loop import crash_loop
+from budget_exporter.verdicts.crash_loop import loop
 from budget_exporter.verdicts.creep import FEWEST, Window, creep
 
-__all__ = ["BOOTS_KEPT", "SPAN", "WINDOWS_KEPT", "Trends", "mark", "past_of"]
+__all__ = ["BOOTS_KEPT", "LASTED", "SPAN", "WINDOWS_KEPT", "Trends", "mark", "past_of"]
 
 SPAN = 300.0
 """Seconds of one window of a trend."""
 WINDOWS_KEPT = 72
 """Six hours of windows: a leak that takes longer to show is slower than what a forecast is good for."""
 BOOTS_KEPT = 5
+LASTED = 3600.0
+"""Seconds of serving after which an engine has survived what a first request takes."""
 
 
 @dataclass(slots=True)
@@ -107,9 +110,12 @@ def past_of(
 ) -> Past:
     """Return what the past of ``engine`` says at ``now``; ``told`` is its phase and the Unix time it began."""
     listed = any(state.ownership is not None for state in on.values())
+    loops = loop(engine.deaths.lately, engine.boots, *told, now)
     return Past(
         boots=tuple(engine.boots),
-        crash_loop=crash_loop((death.at for death in engine.deaths.lately), *told, now),
+        crash_loop=loops is not None,
+        loop=loops,
+        first_request=_first_request(engine),
         trends=trends.of(engine, on) if engine.running is not None else {},
         leftover=True if held.leftover else False if listed else None,
     )
@@ -121,9 +127,33 @@ def mark(
     """Remember the present boot of ``engine`` once it serves; what is learnt of it later is added."""
     if engine.running is None or engine.started_at is None or shape is None or report is None or phase != "serving":
         return
-    told = BootMark(engine.started_at, _digest(shape, report), report.kv_tokens, {r: f.bytes for r, f in free.items()})
+    known = next((boot for boot in engine.boots if boot.started_at == engine.started_at), None)
+    since = engine.last_seen if known is None or known.served_at is None else known.served_at
+    told = BootMark(
+        engine.started_at,
+        _digest(shape, report),
+        report.kv_tokens,
+        {rank: found.bytes for rank, found in free.items()},
+        served_at=since,
+        lasted=since is not None and engine.last_seen is not None and engine.last_seen - since >= LASTED,
+    )
     before = [boot for boot in engine.boots if boot.started_at != engine.started_at]
     engine.boots = [*before[1 - BOOTS_KEPT :], told]
+
+
+def _first_request(engine: Engine) -> Failure | None:
+    """Return how a boot with the present flags died of its first request, where none with them has lasted since."""
+    report = heard(engine.report, engine.endpoint.facts if engine.endpoint else None)
+    if engine.last is None or report is None:
+        return None
+    shape = _digest(engine.last.shape, report)
+    for death in reversed(engine.deaths.lately):
+        if any(boot.lasted and boot.shape == shape and boot.started_at > death.at for boot in engine.boots):
+            return None
+        life = next((boot for boot in reversed(engine.boots) if boot.started_at <= death.at), None)
+        if death.cause == "first_request_oom" and life is not None and life.shape == shape:
+            return death
+    return None
 
 
 def _digest(shape: Shape, report: BootReport) -> str:

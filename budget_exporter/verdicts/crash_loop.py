@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from budget_exporter.facts.boot import Phase
+from budget_exporter.facts.boot import Failure, Phase
+from budget_exporter.facts.history import BootMark, Loop
 
-__all__ = ["crash_loop"]
+__all__ = ["crash_loop", "loop", "loop_said"]
 
 DEATHS = 3
 WITHIN = 1800.0
@@ -26,3 +28,27 @@ def crash_loop(deaths: Iterable[float], phase: Phase, since: float | None, now: 
     lately = [at for at in deaths if now - at <= WITHIN]
     works = phase == "serving" and since is not None and now - since >= WORKED
     return len(lately) >= DEATHS and not works
+
+
+def loop(
+    deaths: Sequence[Failure], boots: Iterable[BootMark], phase: Phase, since: float | None, now: float
+) -> Loop | None:
+    """Return how the engine goes on dying at ``now``, None where it does not; ``boots`` are those that served."""
+    lately = [death for death in deaths if now - death.at <= WITHIN]
+    if not crash_loop((death.at for death in lately), phase, since, now):
+        return None
+    # The newest counts where two are as frequent.
+    (where, there), *_ = Counter(death.phase for death in reversed(lately)).most_common(1)
+    (cause, _), *_ = Counter(death.cause for death in reversed(lately) if death.phase == where).most_common(1)
+    served = any(boot.started_at > lately[0].at for boot in boots)
+    return Loop(len(lately), where, there, cause, served)
+
+
+def loop_said(found: Loop) -> str:
+    """Return the loop as a sentence."""
+    share = "all" if found.in_phase == found.deaths else f"{found.in_phase} of them"
+    between = "it comes to serve in between" if found.served else "it has not come to serve in between"
+    return (
+        f"it died {found.deaths} times in the last {WITHIN / 60:.0f} min, {share} while {found.phase} ({found.cause}); "
+        f"{between}"
+    )

@@ -18,7 +18,7 @@ from budget_exporter.verdicts.drift import Drift, drift, drift_said, suggested_c
 from budget_exporter.verdicts.findings import findings
 from budget_exporter.verdicts.knife_edge import Answer
 from budget_exporter.verdicts.logic import any_of
-from budget_exporter.verdicts.past import of_past
+from budget_exporter.verdicts.past import of_past, said_of_past, sentences_of_past
 
 __all__ = ["judge"]
 
@@ -92,7 +92,8 @@ def judge(
         | of_past(past),
         contract_tokens=contract,
         graph_charge_suggested=None if report is None else _suggested(report),
-        sentences=sentences,
+        sentences=(*sentences, *sentences_of_past(past)),
+        said=said_of_past(past),
     )
     return replace(verdict, advice=advise(Case(verdict, policy, ledger, report, shape)))
 

@@ -112,7 +112,8 @@ def test_engines_in_trouble_come_first_and_are_counted_in_the_title() -> None:
 
 def test_an_engine_that_is_down_says_so_and_how_it_died() -> None:
     text = read(snapshots.crash_loop()).text
-    assert "failing down No main process is running. Last failure: budget_above_free while starting, 13 s ago" in text
+    assert "failing down No main process is running. Systemd is about to start it again. Last failure:" in text
+    assert "Last failure: budget_above_free while starting, 13 s ago" in text
     assert "31.29 GiB free" in text
     assert "auto_restart" in text
     assert "41 seen" in text

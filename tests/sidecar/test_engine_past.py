@@ -16,7 +16,7 @@ from budget_exporter.facts.snapshot import DeviceState, FreeAtInit
 from budget_exporter.sidecar.deaths import KEPT, Deaths
 from budget_exporter.sidecar.fleet import Engine, Fleet, Running
 from budget_exporter.sidecar.owners import Held
-from budget_exporter.sidecar.past import BOOTS_KEPT, SPAN, Trends, mark, past_of
+from budget_exporter.sidecar.past import BOOTS_KEPT, LASTED, SPAN, Trends, mark, past_of
 from budget_exporter.units import GIB, MIB
 from budget_exporter.verdicts.creep import FEWEST
 
@@ -126,3 +126,43 @@ def test_what_a_dead_engine_left_behind_is_told_only_where_processes_are_listed(
     assert past_of(it, trends, NOBODY, card(1, listed=True), serving, 1.0).leftover is False
     left = Held({}, {}, (ProcessMemory(9, GIB),))
     assert past_of(it, trends, left, card(1, listed=True), serving, 1.0).leftover is True
+
+
+def served(it: Engine, at: float, seconds: float = 0.0, shape: Shape | None = None) -> None:
+    """Let ``it`` start at a time and serve for some seconds."""
+    assert it.last is not None
+    it.started_at, it.report = at, BootReport(version="0.19.0")
+    for now in (at + 60, at + 60 + seconds):
+        it.last_seen = now
+        mark(it, it.report, shape or it.last.shape, {}, "serving")
+
+
+def first_request(it: Engine) -> Failure | None:
+    return past_of(it, Trends(), NOBODY, {}, ("serving", it.started_at), it.last_seen or 0.0).first_request
+
+
+def test_a_shape_is_known_to_have_died_of_its_first_request_until_it_has_lasted() -> None:
+    it = engine()
+    assert first_request(it) is None
+    served(it, 0.0)
+    died = Failure(120.0, "serving", "first_request_oom", 1)
+    it.deaths.tell(died, present=True)
+    served(it, 200.0)
+    assert first_request(it) == died
+    it.deaths.tell(Failure(300.0, "loading", "weights_oom"), present=False)
+    served(it, 400.0, LASTED - 1)
+    assert first_request(it) == died
+    served(it, 400.0, LASTED)
+    assert first_request(it) is None
+    # Though a later boot of that shape has not lasted yet.
+    served(it, 9000.0)
+    assert first_request(it) is None
+
+
+def test_what_another_shape_died_of_is_no_word_on_this_one() -> None:
+    it = engine()
+    served(it, 0.0, shape=Shape(model="m", given={"max-model-len": "1024"}))
+    it.deaths.tell(Failure(120.0, "serving", "first_request_oom"), present=True)
+    it.deaths.tell(Failure(-5.0, "serving", "first_request_oom"), present=False)
+    served(it, 200.0)
+    assert first_request(it) is None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from budget_exporter.facts.boot import Phase
-from budget_exporter.facts.history import BootMark, Creep, Past
+from budget_exporter.facts.boot import Cause, Failure, Phase, Printed
+from budget_exporter.facts.history import BootMark, Creep, Loop, Past
 from budget_exporter.facts.verdict import Floors, Measured, Policy
 from budget_exporter.units import GIB, MIB
 from budget_exporter.verdicts import judge
-from budget_exporter.verdicts.crash_loop import crash_loop
+from budget_exporter.verdicts.crash_loop import crash_loop, loop, loop_said
 from budget_exporter.verdicts.past import of_past
 
 LEAK = Creep(200 * MIB / 3600, 200 * MIB, load_rises=None)
@@ -78,3 +78,70 @@ def test_the_time_until_the_floor_is_of_what_is_left_above_it() -> None:
     reached = {rank: of.floor_reached for rank, of in verdict.ranks.items()}
     assert reached == {"0": pytest.approx(768 / 200 * 3600), "1": 0.0}
     assert verdict.findings["leak"] is True
+
+
+def deaths(*told: tuple[float, Phase, Cause]) -> list[Failure]:
+    return [Failure(at, phase, cause) for at, phase, cause in told]
+
+
+CAPTURE: tuple[Phase, Cause] = ("capturing", "graph_capture_oom")
+
+
+@pytest.mark.parametrize(
+    ("died", "boots", "found"),
+    [
+        (deaths((9000.0, *CAPTURE), (9500.0, *CAPTURE)), [], None),
+        (
+            deaths((100.0, "loading", "weights_oom"), *((at, *CAPTURE) for at in (8500.0, 9000.0, 9500.0))),
+            [BootMark(50.0, "a")],
+            Loop(3, "capturing", 3, "graph_capture_oom", served=False),
+        ),
+        (
+            deaths((8500.0, "serving", "runtime_oom"), (9000.0, "serving", "unknown"), (9500.0, *CAPTURE)),
+            [BootMark(8600.0, "a")],
+            Loop(3, "serving", 2, "unknown", served=True),
+        ),
+        (
+            deaths((8500.0, *CAPTURE), (9000.0, "loading", "weights_oom"), (9500.0, "profiling", "profile_oom")),
+            [],
+            Loop(3, "profiling", 1, "profile_oom", served=False),
+        ),
+    ],
+)
+def test_a_loop_has_the_phase_it_dies_in_most(died: list[Failure], boots: list[BootMark], found: Loop | None) -> None:
+    assert loop(died, boots, "loading", 9990.0, 10_000.0) == found
+
+
+def test_a_loop_is_told_in_a_sentence() -> None:
+    assert loop_said(Loop(4, "profiling", 3, "profile_oom", served=True)) == (
+        "it died 4 times in the last 30 min, 3 of them while profiling (profile_oom); it comes to serve in between"
+    )
+    past = Past(crash_loop=True, loop=Loop(3, "capturing", 3, "graph_capture_oom", served=False))
+    verdict = judge(
+        ledger=None, report=None, shape=None, phase="loading", measured={}, policy=Policy(Floors(1, 2)), past=past
+    )
+    assert verdict.said["crash_loop"] == (
+        "it died 3 times in the last 30 min, all while capturing (graph_capture_oom); "
+        "it has not come to serve in between"
+    )
+    assert verdict.sentences == ()
+
+
+@pytest.mark.parametrize(
+    ("tried", "free", "sizes"),
+    [
+        (Printed(50 * MIB), Printed(0), ": tried 0.05 GiB, 0.00 GiB were free"),
+        (None, Printed(GIB), ": 1.00 GiB were free"),
+        (None, None, ""),
+    ],
+)
+def test_a_shape_that_died_of_its_first_request_is_on_a_knife_edge(
+    tried: Printed | None, free: Printed | None, sizes: str
+) -> None:
+    past = Past(first_request=Failure(1.0, "serving", "first_request_oom", 0, tried, free))
+    verdict = judge(
+        ledger=None, report=None, shape=None, phase="serving", measured={}, policy=Policy(Floors(1, 2)), past=past
+    )
+    assert verdict.findings["knife_edge"] is True
+    assert verdict.knife_edge == {}
+    assert verdict.sentences == (f"with these flags it booted and died of its first request{sizes}",)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.facts.verdict import Floors, RankVerdict
-from budget_exporter.publish.page import findings, identity, ledger
+from budget_exporter.publish.page import findings, identity, ledger, supervision
 from budget_exporter.publish.page.figures import gib
 from budget_exporter.publish.page.html import Html, join, tag
 from budget_exporter.publish.ranks import facts_of, ranks_of
@@ -19,7 +19,8 @@ _DYING = frozenset({"failing", "stopped"})
 
 def is_troubled(state: EngineState) -> bool:
     """Return whether someone should look at this engine first."""
-    return (state.expected and state.up is False) or any(state.verdict.knife_edge.values())
+    sharp = any(state.verdict.knife_edge.values()) or state.verdict.findings.get("knife_edge", False)
+    return (state.expected and state.up is False) or sharp
 
 
 def section(state: EngineState, *, now: float) -> Html:
@@ -75,10 +76,9 @@ def _fate(state: EngineState, now: float) -> str:
     """Return that the engine is down, or that it died within the last hour and is back."""
     failure = state.last_failure
     if state.expected and state.up is False:
-        if failure is not None:
-            return f"No main process is running. Last failure: {identity.death(failure, now)}."
-        seen = "" if state.sighting is not None else ", and none has been seen since the exporter started"
-        return f"No main process is running{seen}."
+        seen = "" if failure or state.sighting else ", and none has been seen since the exporter started"
+        last = "" if failure is None else f"Last failure: {identity.death(failure, now)}."
+        return " ".join(text for text in (f"No main process is running{seen}.", supervision.fate(state), last) if text)
     if failure is not None and now - failure.at < _RECENT_S:
         return f"Died: {identity.death(failure, now)}."
     return ""

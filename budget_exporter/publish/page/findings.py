@@ -45,6 +45,8 @@ def item(finding: Finding, state: EngineState) -> Html:
 
 
 def _sentence(finding: Finding, state: EngineState) -> str:
+    if finding in state.verdict.said:
+        return state.verdict.said[finding]
     prices = _prices(state)
     if finding == "kv_price_drift" and prices is not None:
         planned, measured = prices

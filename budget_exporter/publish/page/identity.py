@@ -8,7 +8,7 @@ from budget_exporter.facts.snapshot import EngineState
 from budget_exporter.publish.engine_metrics import model_name_of, version_of
 from budget_exporter.publish.flags import shown
 from budget_exporter.publish.model_metrics import utilization_of
-from budget_exporter.publish.page import endpoint, findings
+from budget_exporter.publish.page import endpoint, findings, supervision
 from budget_exporter.publish.page.figures import NOTHING, age, count, ratio, size_text, utc
 from budget_exporter.publish.page.html import Html, join, tag
 from budget_exporter.units import gib_text
@@ -25,6 +25,7 @@ def rows(state: EngineState, now: float) -> Html:
         ("supervised by", _supervision(state)),
         ("started", _moment(state.sighting.started_at, now) if state.up and state.sighting is not None else None),
         ("phase since", _moment(state.phase_since, now) if state.phase_since is not None else None),
+        ("boots", supervision.booting(state, now)),
         ("health", endpoint.health(state, now)),
         ("restarts", f"{count(state.restarts)} seen"),
         ("deaths", _deaths(state)),

@@ -92,5 +92,18 @@ def row() -> Row:
                 span=12,
                 from_zero=False,
             ),
+            lines(
+                "Whose memory it is",
+                "What the rank's own processes hold of its device, what processes of no known engine hold, and what no "
+                "visible process accounts for (the driver, mostly). The rank's own line rises while load does not: a "
+                "leak. A foreign line above zero: the exporter's page names the processes; end them or give them room.",
+                [
+                    Q(f"budget_rank_memory_used_bytes{{{SHAPE}}}", f"own {RANK}"),
+                    Q(by_rank(f"budget_device_foreign_memory_bytes{{{HOST}}}"), f"foreign {RANK}"),
+                    Q(by_rank(f"budget_device_unattributed_memory_bytes{{{HOST}}}"), f"nobody's {RANK}"),
+                ],
+                unit=BYTES,
+                span=24,
+            ),
         ],
     )

@@ -67,6 +67,8 @@ def _device(rank: int, free: float, start: float) -> Iterator[Series]:
     yield "budget_device_memory_used_high_water_all_time_bytes", device, worst + 200 * MIB
     yield "budget_device_memory_used_window_max_bytes", device, lambda at: used(at) + 20 * MIB
     yield "budget_device_margin_bytes", device, lambda at: SIZE - high_water(at)
+    yield "budget_device_foreign_memory_bytes", device, 0
+    yield "budget_device_unattributed_memory_bytes", device, round(0.57 * GIB)
     yield "budget_device_gtt_size_bytes", device, 62 * GIB
     yield "budget_device_gtt_used_bytes", device, 41 * MIB + rank * 3 * MIB
 
@@ -76,6 +78,7 @@ def _rank(host: Host, rank: int, free: float) -> Iterator[Series]:
     capture = (0.31, 0.17)[rank] * GIB
     pool = REQUESTED
     yield "budget_rank_info", {**key, "device": f"0000:{3 + 4 * rank:02x}:00.0"}, 1
+    yield "budget_rank_memory_used_bytes", key, SIZE - round((free + 0.57) * GIB)
     yield "budget_model_requested_bytes", key, REQUESTED
     for component, gib in host.charges.items():
         charge = round(gib * GIB)

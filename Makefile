@@ -13,7 +13,7 @@ TPU_INFO := .cache/tpu-info-0.14.2
 OPTIMUM := .cache/optimum-neuron-0.4.5
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: run test check bench format docs rules real-parts clean help
+.PHONY: run test check incidents bench format docs rules real-parts clean help
 
 help:  ## Say what there is
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/:/'
@@ -31,6 +31,9 @@ check: $(VENV)/.dev  ## Lint, types, import directions, catalogue against docs, 
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest -q tests/test_imports.py tests/test_docs.py tests/test_laws_docs.py tests/test_catalogue.py tests/alerts/test_promql.py
+
+incidents: $(VENV)/.dev  ## Play every incident and print the seconds from its state to its page
+	$(BIN)/pytest -q tests/incidents $(ARGS)
 
 bench: $(VENV)/.dev  ## Print the side-by-side table
 	$(BIN)/python -m tests.bench.run

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.incidents.expected import INCIDENTS
+from tests.incidents.healthy import BOOTS, PLANNED, WEEK, boot_name, boot_of, week
 from tests.incidents.live import Live, slug
 from tests.incidents.recording import Fired, Recording, fired
 from tests.incidents.replay import Replay, replay
-from tests.incidents.timelines import INCIDENTS, Incident
 from tests.real_parts import program
 
 ROWS = pytest.StashKey[list[tuple[str, ...]]]()
@@ -49,52 +51,66 @@ def _key(alert: Fired) -> str:
 
 
 @pytest.fixture(scope="session")
-def outcome(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outcome]:
+def outcome(request: pytest.FixtureRequest) -> Iterator[Outcome]:
     promtool = program("promtool", "prometheus")
     program("prometheus")
     program("prometheus-alertmanager")
-    folder = tmp_path_factory.mktemp("incidents")
+    # Not pytest's own: the path of an engine's socket may have 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="incidents-") as place:
+        yield from _outcome(request, Path(place), promtool)
+
+
+def _outcome(request: pytest.FixtureRequest, folder: Path, promtool: str) -> Iterator[Outcome]:
     live = Live(folder, [incident for incident in INCIDENTS if incident.live is not None])
     try:
-        replays = asyncio.run(_replay(folder / "replays", [i for i in INCIDENTS if i.replayed]))
+        made = asyncio.run(_replay(folder / "replays"))
+        raised = _raised(promtool, folder, {name: (r.recording, r.state_at or 0.0) for name, r in made.items()})
         live.finish()
-        recordings: dict[str, tuple[Recording, float]] = {
-            name: (made.recording, made.state_at or 0.0) for name, made in replays.items()
-        }
-        for played in live.played.values():
-            if not played.incident.replayed:
-                began = (played.stage.state_at or 0.0) - played.recording.begin
-                recordings[played.incident.name] = (played.recording, began)
-        alerts = fired(promtool, folder, {slug(name): recording for name, (recording, _) in recordings.items()})
-        raised = {
-            name: Raised([alert for alert in alerts if alert.instance == slug(name)], began)
-            for name, (_, began) in recordings.items()
-        }
+        raised |= _raised(promtool, folder, live.recordings())
         up = {r["metric"]["instance"]: float(r["value"][1]) for r in live.paging.query("min_over_time(up[10m])")}
-        made = Outcome(raised, live, {name: up[slug(name)] for name in live.played})
-        request.config.stash[ROWS] = [row for incident in INCIDENTS for row in _rows(incident, made)]
-        yield made
+        found = Outcome(raised, live, {name: up[slug(name)] for name in live.played})
+        rows = [row for incident in INCIDENTS for row in _rows(incident.name, found)]
+        request.config.stash[ROWS] = [*rows, *(row for name in _healthy() for row in _rows(name, found))]
+        yield found
     finally:
         live.close()
 
 
-async def _replay(folder: Path, incidents: Sequence[Incident]) -> dict[str, Replay]:
-    made = await asyncio.gather(
-        *(replay(folder / slug(i.name), i.play, interval=i.interval, sparse=i.sparse) for i in incidents)
-    )
-    return {incident.name: each for incident, each in zip(incidents, made, strict=True)}
+def _healthy() -> list[str]:
+    return [*(boot_name(number) for number in range(len(BOOTS))), WEEK]
 
 
-def _rows(incident: Incident, outcome: Outcome) -> Iterator[tuple[str, ...]]:
-    raised = outcome.raised[incident.name]
-    played = outcome.live.played.get(incident.name)
+async def _replay(folder: Path) -> dict[str, Replay]:
+    """Replay all at once: each waits for its log's reader now and then, and the others go on."""
+    todo = {
+        i.name: replay(folder / slug(i.name), i.play, interval=i.interval, sparse=i.sparse)
+        for i in INCIDENTS
+        if i.replayed
+    }
+    for number, boot in enumerate(BOOTS):
+        todo[boot_name(number)] = replay(folder / f"boot-{number}", boot_of(boot), interval=30, sparse=4)
+    todo[WEEK] = replay(folder / "week", week, interval=120, sparse=3, planned=PLANNED)
+    return dict(zip(todo, await asyncio.gather(*todo.values()), strict=True))
+
+
+def _raised(promtool: str, folder: Path, recordings: Mapping[str, tuple[Recording, float]]) -> dict[str, Raised]:
+    alerts = fired(promtool, folder, {slug(name): recording for name, (recording, _) in recordings.items()})
+    return {
+        name: Raised([alert for alert in alerts if alert.instance == slug(name)], state_at)
+        for name, (_, state_at) in recordings.items()
+    }
+
+
+def _rows(name: str, outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    raised = outcome.raised[name]
+    played = outcome.live.played.get(name)
     live = {} if played is None else outcome.live.pages(played)
     warnings = ", ".join(sorted(f"{key} {raised.after(key):.0f} s" for key in raised.keys("warning"))) or "none"
     pages = sorted(raised.keys("critical") | live.keys(), key=lambda name: live.get(name, 0.0)) or ["none"]
     for number, page in enumerate(pages):
         after = f"{raised.after(page):.0f} s" if page in raised.keys("critical") else ""
         at = f"{live[page]:.1f} s" if page in live else "" if played is None else "none" if page == "none" else ""
-        first = (incident.name, f"{raised.state_at:.0f} s") if number == 0 else ("", "")
+        first = (name, f"{raised.state_at:.0f} s") if number == 0 else ("", "")
         yield (*first, page, after, at, warnings if number == 0 else "")
 
 

@@ -139,8 +139,10 @@ def _terms_19(made: Boot19) -> list[tuple[Phase, list[str]]]:
         (
             "starting",
             [
-                f"worker init memory snapshot: torch_peak=0.0GiB, free_memory={made.free:.2f}GiB, "
-                f"total_memory={made.size:.2f}GiB, cuda_memory=0.57GiB",
+                (
+                    f"worker init memory snapshot: torch_peak=0.0GiB, free_memory={made.free:.2f}GiB, "
+                    f"total_memory={made.size:.2f}GiB, cuda_memory=0.57GiB"
+                ),
                 f"worker requested memory: {made.requested:.2f}GiB",
             ],
         ),
@@ -151,18 +153,22 @@ def _terms_19(made: Boot19) -> list[tuple[Phase, list[str]]]:
                 f"Model loading took {made.weights:.2f} GiB memory and 48.120000 seconds",
                 "Profiling CUDA graph memory: PIECEWISE=35 (largest=256), FULL=19 (largest=128)",
                 f"Estimated CUDA graph memory: {made.estimate:.2f} GiB total",
-                f"Memory profiling takes 12.40 seconds. Total non KV cache memory: {used:.2f}GiB; torch peak memory "
-                f"increase: {made.activation:.2f}GiB; non-torch forward increase memory: {made.non_torch:.2f}GiB; "
-                f"weights memory: {made.weights:.2f}GiB.",
+                (
+                    f"Memory profiling takes 12.40 seconds. Total non KV cache memory: {used:.2f}GiB; torch peak "
+                    f"memory increase: {made.activation:.2f}GiB; non-torch forward increase memory: "
+                    f"{made.non_torch:.2f}GiB; weights memory: {made.weights:.2f}GiB."
+                ),
             ],
         ),
         (
             "allocating_kv",
             [
                 f"Available KV cache memory: {made.pool:.2f} GiB",
-                "In v0.19, CUDA graph memory profiling will be enabled by default "
-                "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1). To try it now, set it and increase "
-                f"--gpu-memory-utilization from {made.utilization:.4f} to {wider:.4f}.",
+                (
+                    "In v0.19, CUDA graph memory profiling will be enabled by default "
+                    "(VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS=1). To try it now, set it and increase "
+                    f"--gpu-memory-utilization from {made.utilization:.4f} to {wider:.4f}."
+                ),
             ],
         ),
         ("warming_up", [f"Graph capturing finished in 6 secs, took {made.capture:.2f} GiB"]),

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.incidents.expected import Incident
 from tests.incidents.recording import Recording
 from tests.incidents.stage import Stage
-from tests.incidents.timelines import Incident
 from tests.integration.incident import serve
 from tests.integration.paging import Paging
 from tests.integration.processes import Exporter, until
@@ -94,7 +94,7 @@ class Live:
             self._over.wait(due - time.monotonic())
 
     def finish(self) -> None:
-        """Wait until every page has come that must; then let those that are not replayed go on as they ended."""
+        """Wait until everything is played and every page has come that must."""
         limit = self.began + LIMIT - time.monotonic()
         try:
             until(self._done, "everything is played and paged", max(limit, 1.0), pause=0.5)
@@ -102,9 +102,15 @@ class Live:
             self._over.set()
             for thread in self._threads:
                 thread.join(10)
-        for played in self.played.values():
+
+    def recordings(self) -> dict[str, tuple[Recording, float]]:
+        """Return what was recorded of those that are not replayed, each gone on as it ended, and its state's begin."""
+        result = {}
+        for name, played in self.played.items():
             if not played.incident.replayed:
                 played.recording.hold(GOES_ON // INTERVAL)
+                result[name] = (played.recording, (played.stage.state_at or 0.0) - played.recording.begin)
+        return result
 
     def _done(self) -> bool:
         if time.monotonic() - self.began < LIMIT / 2:

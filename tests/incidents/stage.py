@@ -56,6 +56,10 @@ class Stage:
         """Whether its clock is the real one."""
         self.last: Engine
         """The engine that serves, or did last."""
+        self.left = 0
+        """Bytes it leaves free on each card now."""
+        self.life = (0.0, 0)
+        """When it began, and what it left free then."""
         self._pace = LIVE_PACE if live else 1.0
         self._number = 0
         self._others: dict[int, int] = {}

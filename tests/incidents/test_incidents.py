@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.incidents.conftest import Outcome
-from tests.incidents.timelines import INCIDENTS, Incident
+from tests.incidents.expected import INCIDENTS, Incident
 
 pytestmark = [
     pytest.mark.real_part("promtool"),
@@ -21,9 +21,8 @@ def test_the_rules_make_of_it_what_they_should(incident: Incident, outcome: Outc
     assert raised.keys("critical") == set(incident.pages)
     assert raised.keys("warning") == set(incident.warnings)
     assert raised.keys("info") == set(incident.infos)
-    late = {
-        name: raised.after(name) for name, by in (incident.pages | incident.warnings).items() if raised.after(name) > by
-    }  # type: ignore[operator]
+    due = {**incident.pages, **incident.warnings}
+    late = {name: raised.after(name) for name, by in due.items() if raised.after(name) > by}
     assert not late
 
 

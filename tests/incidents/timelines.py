@@ -1,9 +1,9 @@
-"""The incidents: what happens, which pages must come and by when, what else may be told, and nothing else."""
+"""The incidents: what happens on the host, and when."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from budget_exporter.demo import boot_log
 from budget_exporter.demo.boot_log import Boot
@@ -14,7 +14,24 @@ from budget_exporter.units import GIB, MIB
 from tests.incidents import lines
 from tests.incidents.stage import ROOM, Stage, Waits
 
-__all__ = ["INCIDENTS", "Incident"]
+__all__ = [
+    "blind",
+    "capture_oom",
+    "card_lost",
+    "crash_loop",
+    "drift",
+    "foreign",
+    "healthy_boot",
+    "knife_edge",
+    "late_leak",
+    "leak",
+    "other_flags",
+    "rolling_restart",
+    "sleep_and_wake",
+    "spill",
+    "tight_boot",
+    "wedged",
+]
 
 MINUTE = 60.0
 HOUR = 3600.0
@@ -35,29 +52,6 @@ DRIFTING_FLAGS = replace(
     HEALTHY, utilization="0.95", more=("--speculative-config", '{"method": "mtp", "num_speculative_tokens": 2}')
 )
 """Speculative decoding captures three times as many graphs, and each takes more than it is charged."""
-
-
-@dataclass(frozen=True)
-class Incident:
-    """
-    One incident.
-
-    ``pages`` are the critical alerts that must come, by name, with the seconds after the state's begin by which they
-    must; ``warnings`` the others the same way, with their reason after a colon where they have one, and ``infos`` those
-    that tell nobody. Nothing that is in none of them may fire. ``live`` are the pages that a webhook must get where it
-    is played in real time, with boots of seconds; None where it is not, since it takes longer. One that is not
-    ``replayed`` is played in real time only, and goes on as it ended.
-    """
-
-    name: str
-    play: Callable[[Stage], Waits]
-    pages: Mapping[str, float] = field(default_factory=dict)
-    warnings: Mapping[str, float] = field(default_factory=dict)
-    infos: frozenset[str] = frozenset()
-    live: Mapping[str, float] | None = None
-    interval: int = 15
-    sparse: int = 1
-    replayed: bool = True
 
 
 def crash_loop(stage: Stage) -> Waits:
@@ -243,97 +237,3 @@ def serving(stage: Stage, flags: Shape, plan: Boot, free: int, seconds: float) -
     stage.last = stage.engine(flags, plan)
     yield from stage.boot(stage.last, plan, free)
     yield from stage.serve(stage.last, seconds, free, breath=-48 * MIB)
-
-
-RESTARTED = frozenset({"BudgetEngineRestarted"})
-DIED = {"BudgetEngineDied": 6 * MINUTE}
-MARGIN = {"BudgetMarginBelowFloor:measured_margin": 6 * MINUTE, "BudgetShapeKnifeEdge:measured_margin": 6 * MINUTE}
-INCIDENTS: tuple[Incident, ...] = (
-    Incident(
-        "util 1.00 crash loop",
-        crash_loop,
-        pages={"BudgetEngineCrashLooping": 8 * MINUTE},
-        warnings=DIED | {"BudgetUtilizationAboveLimit:utilization_limit": 5 * MINUTE},
-        infos=RESTARTED,
-        live={"BudgetEngineCrashLooping": 120},
-    ),
-    Incident(
-        "5 x 262144 knife edge",
-        knife_edge,
-        pages={"BudgetDeviceMemoryNearlyExhausted": MINUTE, "BudgetShapeDiesOnFirstRequest": 6 * MINUTE},
-        warnings=DIED,
-        infos=RESTARTED,
-        live={"BudgetDeviceMemoryNearlyExhausted": MINUTE, "BudgetShapeDiesOnFirstRequest": 130},
-    ),
-    Incident(
-        "bf16 2 x 262144 dies at capture",
-        capture_oom,
-        pages={"BudgetEngineCrashLooping": 12 * MINUTE},
-        warnings=DIED,
-        infos=RESTARTED,
-        live={"BudgetEngineCrashLooping": 120},
-    ),
-    Incident(
-        "graph drift after a spec-decode change",
-        drift,
-        warnings={
-            "BudgetGraphCaptureAboveCharge:capture_over_charge": 6 * MINUTE,
-            "BudgetShapeKnifeEdge:capture_over_charge": 6 * MINUTE,
-        },
-        infos=RESTARTED,
-    ),
-    Incident("foreign process takes 3 GiB", foreign, warnings={"BudgetForeignProcess": 6 * MINUTE} | MARGIN),
-    Incident(
-        "leak of 200 MiB an hour",
-        leak,
-        pages={"BudgetLeakNearFloor": 7.5 * HOUR, "BudgetDeviceMemoryNearlyExhausted": 8 * HOUR},
-        warnings={
-            "BudgetMemoryLeak": 1.5 * HOUR,
-            "BudgetMarginBelowFloor:measured_margin": 5.5 * HOUR,
-            "BudgetShapeKnifeEdge:measured_margin": 5.5 * HOUR,
-        },
-        interval=30,
-        sparse=4,
-    ),
-    Incident(
-        "the same leak after two good hours",
-        late_leak,
-        pages={"BudgetLeakNearFloor": 7.5 * HOUR, "BudgetDeviceMemoryNearlyExhausted": 8 * HOUR},
-        warnings={
-            "BudgetMemoryLeak": 5 * HOUR,
-            "BudgetMarginBelowFloor:measured_margin": 5.5 * HOUR,
-            "BudgetShapeKnifeEdge:measured_margin": 5.5 * HOUR,
-        },
-        interval=30,
-        sparse=4,
-    ),
-    Incident("GTT spill", spill, warnings={"BudgetGTTSpill": 6 * MINUTE} | MARGIN),
-    Incident(
-        "sampler wedged",
-        wedged,
-        warnings={"BudgetSourceFailing": 6 * MINUTE, "BudgetSourceStale": 4 * MINUTE},
-        live={},
-        replayed=False,
-    ),
-    Incident(
-        "process list wedged, then a card fills",
-        blind,
-        pages={"BudgetDeviceMemoryNearlyExhausted": MINUTE},
-        warnings={"BudgetSourceFailing": 6 * MINUTE, "BudgetSourceStale": 4 * MINUTE} | MARGIN,
-        live={"BudgetDeviceMemoryNearlyExhausted": MINUTE},
-        replayed=False,
-    ),
-    Incident(
-        "card lost",
-        card_lost,
-        pages={"BudgetDeviceLost": 90.0},
-        warnings={"BudgetSourceFailing": 6 * MINUTE, "BudgetSourceStale": 4 * MINUTE},
-        live={"BudgetDeviceLost": 90.0},
-        replayed=False,
-    ),
-    Incident("restarted with other flags", other_flags, infos=RESTARTED),
-    Incident("healthy boot with its spikes", healthy_boot, live={}),
-    Incident("boot that comes to 64 MiB", tight_boot, warnings=MARGIN, live={}),
-    Incident("sleep and wake", sleep_and_wake, live={}),
-    Incident("rolling restart", rolling_restart, infos=RESTARTED, live={}),
-)

@@ -51,6 +51,12 @@ class Deaths:
     last: Failure | None = None
     lately: list[Failure] = field(default_factory=list)
     """The newest deaths counted, oldest first."""
+    restarts: list[float] = field(default_factory=list)
+    """
+    Unix times of the newest restarts that nobody asked for, by the supervisor's counter.
+
+    Of lives so short that nobody saw them it is the only word where the log has none.
+    """
     _told: bool = False
     """Whether the log has told the death of the process that is still running."""
     _ends: list[_End] = field(default_factory=list)
@@ -97,14 +103,16 @@ class Deaths:
         for end in self._ends[-1:]:
             end.asked = end.asked or (now - end.at <= PATIENCE and not end.unasked)
 
-    def unasked(self, now: float, *, running: bool = False) -> None:
+    def unasked(self, now: float, *, running: bool = False, restarts: int = 0) -> None:
         """
         Take the supervisor's word that the process ended, or was replaced, without having been asked to.
 
+        ``restarts`` are how many its counter went up by.
         ``running`` says that a process is there: then a word that fits no end so far is of that one, whose end was not
         noticed yet.
         """
         self._unasked_at = now
+        self.restarts = [*self.restarts, *[now] * min(restarts, KEPT)][-KEPT:]
         # The newest alone: one before it, of a moment ago, may have been asked for.
         for end in self._ends[-1:]:
             fits = now - end.at <= PATIENCE and not (end.asked and running)

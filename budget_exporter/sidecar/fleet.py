@@ -206,7 +206,7 @@ class Fleet:
             running = engine.running is not None
             words = engine.report if engine.heard else None
             if rose or died(supervision, words, running=running, failing=engine.shown == "failing"):
-                engine.deaths.unasked(now, running=running)
+                engine.deaths.unasked(now, running=running, restarts=rose)
             elif supervision.asked:
                 engine.deaths.asked(now)
             vanished = known and supervision.nrestarts is None and supervision.state == "inactive"

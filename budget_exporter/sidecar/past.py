@@ -110,7 +110,7 @@ def past_of(
 ) -> Past:
     """Return what the past of ``engine`` says at ``now``; ``told`` is its phase and the Unix time it began."""
     listed = any(state.ownership is not None for state in on.values())
-    loops = loop(engine.deaths.lately, engine.boots, *told, now)
+    loops = loop(engine.deaths.lately, engine.deaths.restarts, engine.boots, *told, now)
     return Past(
         boots=tuple(engine.boots),
         crash_loop=loops is not None,

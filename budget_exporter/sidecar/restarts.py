@@ -41,11 +41,12 @@ class RestartCount:
         """Note that the supervisor cannot be heard: its next word may be of any process counted since."""
         self._unannounced = [now] * len(self._unannounced)
 
-    def counter(self, nrestarts: int | None, now: float, unit: str = "") -> bool:
+    def counter(self, nrestarts: int | None, now: float, unit: str = "") -> int:
         """
         Take the counter of ``unit``: what it went up by and was not seen as a process is counted.
 
-        Return whether it went up. The first word, no word, and a counter that a manual restart has reset count nothing.
+        Return by how much it went up. The first word, no word, and a counter that a manual restart has reset count
+        nothing.
         """
         old = self.nrestarts if unit == self.unit else None
         self.nrestarts, self.unit = nrestarts, unit
@@ -53,11 +54,11 @@ class RestartCount:
         if old is None or nrestarts is None or nrestarts <= old:
             self._unannounced = lately
             self._announced = self._announced and nrestarts == old
-            return False
+            return 0
         rise = nrestarts - old
         seen = min(rise, len(lately))
         self._unannounced = lately[seen:]
         self.total += rise - seen
         # Those that nobody saw came before those that were seen.
         self._announced = not seen
-        return True
+        return rise

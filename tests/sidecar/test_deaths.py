@@ -6,7 +6,7 @@ import pytest
 
 from budget_exporter.facts.boot import BootReport, Failure, Phase
 from budget_exporter.facts.engine import Supervision, UnitState
-from budget_exporter.sidecar.deaths import EARLY, PATIENCE, PATIENCE_LOG, Deaths, died
+from budget_exporter.sidecar.deaths import EARLY, KEPT, PATIENCE, PATIENCE_LOG, Deaths, died
 
 OOM = Failure(99.0, "serving", "runtime_oom")
 
@@ -172,3 +172,13 @@ def test_what_the_supervisors_word_makes_of_an_end(
     word = Supervision("systemd", "m.service", state, 0, asked=asked)
     report = None if words is None else BootReport(phase=words)
     assert died(word, report, running=running, failing=failing) is death
+
+
+def test_restarts_that_nobody_asked_for_are_kept_and_only_the_newest() -> None:
+    deaths = Deaths()
+    deaths.unasked(100.0)
+    deaths.unasked(101.0, restarts=2)
+    deaths.unasked(102.0, restarts=10_000)
+    assert deaths.restarts == [102.0] * KEPT
+    deaths.unasked(103.0, restarts=1)
+    assert deaths.restarts == [102.0] * (KEPT - 1) + [103.0]

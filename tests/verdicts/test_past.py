@@ -109,7 +109,17 @@ CAPTURE: tuple[Phase, Cause] = ("capturing", "graph_capture_oom")
     ],
 )
 def test_a_loop_has_the_phase_it_dies_in_most(died: list[Failure], boots: list[BootMark], found: Loop | None) -> None:
-    assert loop(died, boots, "loading", 9990.0, 10_000.0) == found
+    assert loop(died, [], boots, "loading", 9990.0, 10_000.0) == found
+
+
+def test_restarts_of_lives_that_nobody_saw_are_a_loop_too() -> None:
+    restarts = [100.0, 9000.0, 9400.0, 9800.0]
+    found = loop([], restarts, [], "unknown", None, 10_000.0)
+    assert found == Loop(3, "unknown", 0, "unknown", served=False)
+    assert loop_said(found) == "it died 3 times in the last 30 min; it has not come to serve in between"
+    one = loop(deaths((9001.0, *CAPTURE)), restarts, [], "unknown", None, 10_000.0)
+    assert one == Loop(3, "capturing", 1, "graph_capture_oom", served=False)
+    assert loop([], restarts[1:3], [], "unknown", None, 10_000.0) is None
 
 
 def test_a_loop_is_told_in_a_sentence() -> None:

@@ -282,7 +282,10 @@ async def test_a_container_above_its_memory_limit_says_so(docker_rig: ContainerR
 
 
 @pytest.mark.real_part("podman")
-async def test_a_stop_that_podman_had_to_enforce_was_asked_for_all_the_same(podman_rig: ContainerRig) -> None:
+@pytest.mark.parametrize("seconds", [2, 5])
+async def test_a_stop_that_podman_had_to_enforce_was_asked_for_all_the_same(
+    podman_rig: ContainerRig, seconds: int
+) -> None:
     watched = Watched(podman_rig, "deaf")
     try:
         deaf = "import signal,time; signal.signal(15, signal.SIG_IGN); time.sleep(600)"
@@ -291,9 +294,9 @@ async def test_a_stop_that_podman_had_to_enforce_was_asked_for_all_the_same(podm
             "localhost/engine:1", "/usr/bin/env", "python3", "-c", deaf,
         )  # fmt: skip
         await watched.until(lambda now: now.state == "active")
-        await asyncio.to_thread(podman_rig.cli, "stop", "--time=5", "deaf")
+        await asyncio.to_thread(podman_rig.cli, "stop", f"--time={seconds}", "deaf")
         ended = await watched.until(lambda now: now.exit_code is not None)
-        assert (ended.state, ended.exit_code) == ("inactive", 137)
+        assert (ended.state, ended.exit_code, ended.asked) == ("inactive", 137, True)
     finally:
         await watched.close()
         await asyncio.to_thread(podman_rig.remove, "deaf")

@@ -109,7 +109,14 @@ def engine_state(
     def judge(ledger: Ledger | None) -> Verdict:
         seen = measured if engine.running else {}
         return verdicts.judge(
-            ledger=ledger, report=report, shape=shape, phase=phase[0], measured=seen, policy=policy, past=past
+            ledger=ledger,
+            report=report,
+            shape=shape,
+            phase=phase[0],
+            measured=seen,
+            policy=policy,
+            past=past,
+            endpoint=told,
         )
 
     ledger, verdict, trouble = None, Verdict(), ""

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from budget_exporter.facts.boot import BootReport, RankFacts
+from budget_exporter.facts.endpoint import EndpointFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.ledger import Ledger
 from budget_exporter.facts.verdict import Finding, KnifeEdgeReason
 from budget_exporter.verdicts.drift import Drift
 from budget_exporter.verdicts.logic import all_of, any_known, any_of
 from budget_exporter.verdicts.mismatch import mismatch, of_tokens
-from budget_exporter.verdicts.own_words import above_servable, kv_misleading, uncharged, utilization_misread
+from budget_exporter.verdicts.own_words import above_servable, kv_misleading, uncharged, unclosed, utilization_misread
 
 __all__ = ["PRICE_DRIFT", "findings"]
 
@@ -28,11 +29,13 @@ def findings(
     tolerance: int,
     knife_edge: Mapping[KnifeEdgeReason, bool],
     shape: Shape | None = None,
+    endpoint: EndpointFacts | None = None,
 ) -> dict[Finding, bool]:
     """
     Return the findings that could be evaluated.
 
-    ``facts`` are by rank, ``drifts`` in the same order, bytes; ``shape`` what the flags say.
+    ``facts`` are by rank, ``drifts`` in the same order, bytes; ``shape`` what the flags say, ``endpoint`` what the
+    engine's metrics do.
     """
     ranks = {} if ledger is None else ledger.ranks
     answers: dict[Finding, bool | None] = {
@@ -51,10 +54,11 @@ def findings(
             [
                 *(mismatch(ranks[name], fact) for name, fact in facts.items() if name in ranks),
                 of_tokens(ledger, None if report is None else report.kv_tokens),
+                *(unclosed(fact, report) for fact in facts.values()),
             ]
         ),
         "mlock_failed": _mlock_failed(report),
-        "kv_report_misleading": kv_misleading(report, facts.values()),
+        "kv_report_misleading": kv_misleading(report, facts.values(), endpoint, shape),
         "util_misread": utilization_misread(report, facts.values(), shape),
         "advertised_above_servable": above_servable(report),
         "law_assumed": None if ledger is None else ledger.assumed,

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 from budget_exporter.budget.terms import facts_of
 from budget_exporter.facts.boot import BootReport, Phase, RankFacts
+from budget_exporter.facts.endpoint import EndpointFacts
 from budget_exporter.facts.engine import Shape
 from budget_exporter.facts.history import Past
 from budget_exporter.facts.ledger import Ledger, RankLedger
-from budget_exporter.facts.verdict import KnifeEdgeReason, Measured, Policy, RankVerdict, Verdict
+from budget_exporter.facts.verdict import Finding, KnifeEdgeReason, Measured, Policy, RankVerdict, Verdict
 from budget_exporter.verdicts import knife_edge, margin
 from budget_exporter.verdicts.advice import advise
 from budget_exporter.verdicts.advice_case import Case
@@ -18,6 +19,7 @@ from budget_exporter.verdicts.drift import Drift, drift, drift_said, suggested_c
 from budget_exporter.verdicts.findings import findings
 from budget_exporter.verdicts.knife_edge import Answer
 from budget_exporter.verdicts.logic import any_of
+from budget_exporter.verdicts.own_words import blocks_said, unclosed_said
 from budget_exporter.verdicts.past import of_past, said_of_past, sentences_of_past
 
 __all__ = ["judge"]
@@ -43,13 +45,14 @@ def judge(
     measured: Mapping[str, Measured],
     policy: Policy,
     past: Past | None = None,
+    endpoint: EndpointFacts | None = None,
 ) -> Verdict:
     """
     Return the verdict on one engine.
 
     ``measured`` is what the device of each rank holds (bytes, by rank), ``phase`` where the engine is, ``policy`` what
-    its operator accepts. Whatever is unknown may be None or missing: what depends on it is then absent from the
-    verdict.
+    its operator accepts, ``endpoint`` what its metrics say. Whatever is unknown may be None or missing: what depends on
+    it is then absent from the verdict.
     """
     ranks = {} if ledger is None else ledger.ranks
     names = list(dict.fromkeys((*ranks, *measured)))
@@ -66,6 +69,7 @@ def judge(
         "kv_minimum": knife_edge.kv_minimum_tokens(ledger, tokens, phase),
     }
     reasons, sentences = _reasons(answers, whole)
+    spoken = facts or _spoken(report)
     verdict = Verdict(
         ranks={
             name: RankVerdict(
@@ -83,17 +87,18 @@ def judge(
         findings=findings(
             ledger=ledger,
             report=report,
-            facts=facts or _spoken(report),
+            facts=spoken,
             drifts=list(drifts.values()) or _drifts_said(report),
             tolerance=policy.graph_drift_tolerance,
             knife_edge=reasons,
             shape=shape,
+            endpoint=endpoint,
         )
         | of_past(past),
         contract_tokens=contract,
         graph_charge_suggested=None if report is None else _suggested(report),
         sentences=(*sentences, *sentences_of_past(past)),
-        said=said_of_past(past),
+        said=_said(spoken, report, endpoint, shape) | said_of_past(past),
     )
     return replace(verdict, advice=advise(Case(verdict, policy, ledger, report, shape)))
 
@@ -110,6 +115,18 @@ def _spoken(report: BootReport | None) -> dict[str, RankFacts]:
     if report is None:
         return {}
     return {str(rank): report.of(rank) for rank in sorted(report.ranks)} or {"0": report.common}
+
+
+def _said(
+    facts: Mapping[str, RankFacts], report: BootReport | None, endpoint: EndpointFacts | None, shape: Shape | None
+) -> dict[Finding, str]:
+    """Return what there is to say of the engine's own words beyond what each finding means."""
+    open_ends = ((name, unclosed_said(fact, report)) for name, fact in facts.items())
+    told: dict[Finding, str] = {
+        "kv_report_misleading": blocks_said(endpoint, shape),
+        "model_mismatch": next((f"rank {name}: {text}" for name, text in open_ends if text), ""),
+    }
+    return {finding: text for finding, text in told.items() if text}
 
 
 def _drifts_said(report: BootReport | None) -> list[Drift | None]:

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from budget_exporter.facts.boot import BootReport, Phase, Printed, RankFacts
+from budget_exporter.facts.endpoint import EndpointFacts
 from budget_exporter.facts.engine import Shape
-from budget_exporter.units import GIB
+from budget_exporter.units import GIB, gib_text
 from budget_exporter.verdicts.logic import any_known
 
-__all__ = ["above_servable", "kv_misleading", "uncharged", "utilization_misread"]
+__all__ = [
+    "above_servable",
+    "blocks_said",
+    "kv_misleading",
+    "uncharged",
+    "unclosed",
+    "unclosed_said",
+    "utilization_misread",
+]
 
 _UNDERSTATED = 0.9
 """
@@ -29,16 +38,55 @@ _MEANT_SHARE = 0.5
 _UP: frozenset[Phase] = frozenset({"warming_up", "serving", "sleeping", "unknown"})
 
 
-def kv_misleading(report: BootReport | None, facts: Iterable[RankFacts]) -> bool | None:
+def kv_misleading(
+    report: BootReport | None,
+    facts: Iterable[RankFacts],
+    endpoint: EndpointFacts | None = None,
+    shape: Shape | None = None,
+) -> bool | None:
     """
     Return whether the KV figures the engine printed are not what they seem.
 
     Either the tokens understate the pool of a model with several kinds of layers (vLLM up to 0.20 divides by groups),
-    or the pool is small because another process took memory while the engine measured its own.
+    or blocks and their size do not make its tokens, or the pool is small because another process took memory while the
+    engine measured its own.
     """
-    if report is None:
+    own = [] if report is None else [_understated(report), *(_foreign(each) for each in facts)]
+    return any_known([*own, _other_tokens(endpoint), _other_size(endpoint, shape)])
+
+
+def _other_tokens(endpoint: EndpointFacts | None) -> bool | None:
+    """Tell whether blocks times their size is another number of tokens than the pool holds: layers share blocks."""
+    counted = _counted(endpoint)
+    if endpoint is None or counted is None or not endpoint.kv_tokens:
         return None
-    return any_known([_understated(report), *(_foreign(each) for each in facts)])
+    return not _UNDERSTATED <= counted / endpoint.kv_tokens <= 1 / _UNDERSTATED
+
+
+def _counted(endpoint: EndpointFacts | None) -> int | None:
+    """Return the tokens that all blocks of one replica would hold."""
+    if endpoint is None or endpoint.kv_blocks is None or endpoint.block_size is None or not endpoint.replicas:
+        return None
+    return endpoint.kv_blocks * endpoint.block_size // endpoint.replicas
+
+
+def _other_size(endpoint: EndpointFacts | None, shape: Shape | None) -> bool | None:
+    """Tell whether blocks are not of the size that was asked for: recurrent layers make them larger."""
+    if endpoint is None or endpoint.block_size is None or shape is None or shape.block_size is None:
+        return None
+    return endpoint.block_size != shape.block_size
+
+
+def blocks_said(endpoint: EndpointFacts | None, shape: Shape | None) -> str:
+    """Return how the blocks that the endpoint tells of mislead; nothing where they do not."""
+    told: list[str] = []
+    if endpoint is not None and shape is not None and _other_size(endpoint, shape):
+        told.append(f"its blocks hold {endpoint.block_size} tokens, --block-size asked for {shape.block_size}")
+    if endpoint is not None and _other_tokens(endpoint):
+        told.append(
+            f"its blocks times their size are {_counted(endpoint):,} tokens, its pool holds {endpoint.kv_tokens:,}"
+        )
+    return "; ".join(told)
 
 
 def _understated(report: BootReport) -> bool | None:
@@ -100,6 +148,48 @@ def uncharged(facts: RankFacts, report: BootReport | None, tolerance: int) -> bo
     if facts.graph_capture is not None:
         return facts.graph_capture.bytes - facts.graph_capture.rounding > tolerance
     return True if report.phase == "capturing" else None
+
+
+def unclosed(facts: RankFacts, report: BootReport | None) -> bool | None:
+    """
+    Return whether the terms the engine printed do not sum to its request, beyond their rounding.
+
+    None where a term was not printed, and where the pool is not what the others leave: set by a flag, or a share of
+    something else. Whether graphs were charged may be unknown: then it must close with or without them.
+    """
+    rests = _rests(facts, report)
+    return None if rests is None else all(abs(rest) > tolerance for rest, tolerance in rests)
+
+
+def _rests(facts: RankFacts, report: BootReport | None) -> list[tuple[int, int]] | None:
+    """Return what the terms leave of the request and how much of it rounding explains: without graphs, with them."""
+    terms = (facts.weights, facts.activation, facts.non_torch, facts.kv_available)
+    known = [term for term in terms if term is not None]
+    elsewhere = (facts.kv_reserved, facts.free_after_load, facts.kv_cap, facts.plan)
+    if facts.requested is None or len(known) < len(terms) or any(told is not None for told in elsewhere):
+        return None
+    known += [facts.multimodal] if facts.multimodal is not None else []
+    charged = None if report is None else report.graph_charge_applied
+    ways = [known] if charged is not True or facts.graph_estimate is None else []
+    ways += [[*known, facts.graph_estimate]] if charged is not False and facts.graph_estimate is not None else []
+    return [
+        (
+            facts.requested.bytes - sum(term.bytes for term in way),
+            facts.requested.rounding + sum(term.rounding for term in way),
+        )
+        for way in ways
+    ]
+
+
+def unclosed_said(facts: RankFacts, report: BootReport | None) -> str:
+    """Return how the printed terms do not sum to the request; nothing where they do."""
+    rests = _rests(facts, report)
+    if facts.requested is None or not rests or not unclosed(facts, report):
+        return ""
+    rest = min((rest for rest, _ in rests), key=abs)
+    words = "are missing from" if rest > 0 else "are more than"
+    asked = gib_text(facts.requested.bytes)
+    return f"the terms the engine printed do not close: {gib_text(abs(rest))} {words} the {asked} it asked for"
 
 
 def _closes(whole: Printed, terms: list[Printed]) -> bool:

@@ -8,10 +8,12 @@ import pytest
 
 from budget_exporter import verdicts
 from budget_exporter.facts.boot import BootReport, Cause, Failure, Phase, RankFacts
+from budget_exporter.facts.endpoint import EndpointFacts
 from budget_exporter.facts.engine import Shape
-from budget_exporter.facts.verdict import Finding, Floors, Policy
+from budget_exporter.facts.verdict import Finding, Floors, Policy, Verdict
 from budget_exporter.units import MIB
 from budget_exporter.verdicts.cause import deduced, doomed
+from budget_exporter.verdicts.own_words import unclosed_said
 from tests.budget.offload import gib
 
 POLICY = Policy(Floors(critical=256 * MIB, warning=768 * MIB), graph_drift_tolerance=128 * MIB)
@@ -24,10 +26,15 @@ CLOSED = RankFacts(
 )
 
 
-def found(report: BootReport | None, shape: Shape | None = None) -> dict[Finding, bool]:
+def judged(report: BootReport | None, shape: Shape | None = None, endpoint: EndpointFacts | None = None) -> Verdict:
     phase: Phase = "unknown" if report is None else report.phase
-    verdict = verdicts.judge(ledger=None, report=report, shape=shape, phase=phase, measured={}, policy=POLICY)
-    return dict(verdict.findings)
+    return verdicts.judge(
+        ledger=None, report=report, shape=shape, phase=phase, measured={}, policy=POLICY, endpoint=endpoint
+    )
+
+
+def found(report: BootReport | None, shape: Shape | None = None) -> dict[Finding, bool]:
+    return dict(judged(report, shape).findings)
 
 
 def died(cause: Cause, phase: Phase = "allocating_kv") -> Failure:
@@ -220,3 +227,78 @@ def test_only_a_death_without_a_cause_before_the_pool_gets_one(
     known = deduced(failure, report, None)
 
     assert (known.cause, known.phase) == (cause, phase)
+
+
+POOL = EndpointFacts(replicas=1, kv_blocks=1024, block_size=128, kv_tokens=131_072)
+
+
+@pytest.mark.parametrize(
+    ("changed", "asked", "misleading", "said"),
+    [
+        ({}, None, False, None),
+        ({}, 128, False, None),
+        # Layers that keep a window share the blocks with those that keep all.
+        ({"kv_tokens": 39_384}, None, True, "its blocks times their size are 131,072 tokens, its pool holds 39,384"),
+        # The blocks of both replicas, the tokens of one.
+        ({"replicas": 2, "kv_tokens": 65_536}, None, False, None),
+        ({"kv_blocks": 341, "kv_tokens": 42_625}, None, False, None),
+        ({"block_size": 528}, 16, True, None),
+        (
+            {"block_size": 528, "kv_tokens": 540_672},
+            16,
+            True,
+            "its blocks hold 528 tokens, --block-size asked for 16",
+        ),
+        ({"kv_tokens": None}, None, None, None),
+        ({"kv_tokens": 0}, None, None, None),
+        ({"replicas": 0}, None, None, None),
+        ({"kv_blocks": None}, 128, False, None),
+        ({"block_size": None}, 128, None, None),
+    ],
+)
+def test_blocks_that_are_not_what_they_seem(
+    changed: dict[str, int], asked: int | None, misleading: bool | None, said: str | None
+) -> None:
+    verdict = judged(None, Shape(block_size=asked), replace(POOL, **changed))  # type: ignore[arg-type]
+    assert verdict.findings.get("kv_report_misleading") is misleading
+    if said is not None or not misleading:
+        assert verdict.said.get("kv_report_misleading") == said
+
+
+@pytest.mark.parametrize(
+    ("facts", "applied", "apart"),
+    [
+        (CLOSED, None, False),
+        (replace(CLOSED, kv_available=gib("3.70")), None, True),
+        (replace(CLOSED, kv_available=gib("3.80")), None, True),
+        (replace(CLOSED, kv_available=gib("3.26"), multimodal=gib("0.50")), None, False),
+        (replace(CLOSED, kv_available=gib("3.26"), graph_estimate=gib("0.50")), True, False),
+        (replace(CLOSED, kv_available=gib("3.26"), graph_estimate=gib("0.50")), False, True),
+        (replace(CLOSED, graph_estimate=gib("0.50")), True, True),
+        (replace(CLOSED, graph_estimate=gib("0.50")), None, False),
+        (replace(CLOSED, kv_available=gib("3.26"), graph_estimate=gib("0.50")), None, False),
+        (replace(CLOSED, kv_available=gib("2.00"), graph_estimate=gib("0.50")), None, True),
+        (replace(CLOSED, kv_available=gib("3.70")), True, True),
+        (replace(CLOSED, weights=None), None, None),
+        (replace(CLOSED, requested=None), None, None),
+        (replace(CLOSED, kv_available=gib("1.00"), kv_reserved=gib("1.00")), None, None),
+        (replace(CLOSED, kv_available=gib("1.00"), free_after_load=gib("5.00")), None, None),
+    ],
+)
+def test_printed_terms_that_do_not_sum_to_the_request(
+    facts: RankFacts, applied: bool | None, apart: bool | None
+) -> None:
+    verdict = judged(BootReport(phase="serving", ranks={1: facts}, graph_charge_applied=applied))
+    assert verdict.findings.get("model_mismatch") is apart
+    assert ("model_mismatch" in verdict.said) is (apart is True)
+
+
+def test_what_the_printed_terms_leave_open_is_said() -> None:
+    less, more = replace(CLOSED, kv_available=gib("3.70")), replace(CLOSED, kv_available=gib("4.00"))
+    assert judged(BootReport(common=less)).said["model_mismatch"] == (
+        "rank 0: the terms the engine printed do not close: 0.07 GiB are missing from the 14.20 GiB it asked for"
+    )
+    assert judged(BootReport(common=more)).said["model_mismatch"] == (
+        "rank 0: the terms the engine printed do not close: 0.23 GiB are more than the 14.20 GiB it asked for"
+    )
+    assert unclosed_said(replace(less, requested=None), None) == ""

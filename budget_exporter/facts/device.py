@@ -172,6 +172,10 @@ class DeviceWindow:
     used_max: int
     used_max_at: float
     samples: int
+    began: float = 0.0
+    """Unix time of its first sample."""
+    gap: float = 0.0
+    """The longest time between two of its samples, in seconds: a use that was shorter may have been missed."""
 
 
 @dataclass(frozen=True, slots=True)

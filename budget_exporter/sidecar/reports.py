@@ -44,7 +44,7 @@ def _widen(window: DeviceWindow | None, sample: DeviceSample) -> DeviceWindow:
     memory = sample.memory
     most, most_at = _most(memory)
     if window is None or window.identity != sample.identity or window.newest.size != memory.size:
-        return DeviceWindow(sample.identity, memory, memory.used, most, most_at, samples=1)
+        return DeviceWindow(sample.identity, memory, memory.used, most, most_at, 1, memory.at)
     larger = most > window.used_max
     return DeviceWindow(
         identity=sample.identity,
@@ -53,6 +53,8 @@ def _widen(window: DeviceWindow | None, sample: DeviceSample) -> DeviceWindow:
         used_max=most if larger else window.used_max,
         used_max_at=most_at if larger else window.used_max_at,
         samples=window.samples + 1,
+        began=window.began,
+        gap=max(window.gap, memory.at - window.newest.at),
     )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 
 from budget_exporter.units import MIB
-from tests.bench import bench_log, bench_sample, bench_scrape
+from tests.bench import bench_log, bench_sample, bench_scrape, bench_spikes
 from tests.integration.incident import serve, serving_host
 from tests.integration.processes import until
 
@@ -22,6 +22,8 @@ PEER = "import aiohttp.web, prometheus_client, yaml, msgspec, time; time.sleep(6
 def main() -> None:
     """Measure and print everything."""
     bench_sample.main()
+    print()  # noqa: T201 - a report
+    bench_spikes.main()
     print()  # noqa: T201 - a report
     bench_scrape.main()
     print()  # noqa: T201 - a report

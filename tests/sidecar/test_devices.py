@@ -35,6 +35,13 @@ def test_a_window_keeps_newest_smallest_and_largest() -> None:
     window = windows(report(1.0, 50), report(1.1, 90), report(1.2, 20), report(1.3, 60))["0000:03:00.0"]
     assert (window.newest.used, window.used_min, window.used_max, window.used_max_at) == (60, 20, 90, 1.1)
     assert window.samples == 4
+    assert window.began == 1.0
+
+
+def test_a_window_says_for_how_long_nobody_looked() -> None:
+    assert windows(report(1.0, 50))[CARD].gap == 0.0
+    window = windows(report(1.0, 50), report(1.125, 90), report(1.75, 20), report(1.875, 60))[CARD]
+    assert (window.began, window.gap) == (1.0, 0.625)
 
 
 def test_another_card_in_the_slot_begins_its_own_window() -> None:

@@ -81,6 +81,7 @@ def container(answer: object, runtime: ContainerRuntime, socket: str, course: Co
     pid = _number(state.get("Pid")) or None
     ended = pid is None and status not in ("created", "configured", "initialized")
     code = _number(state.get("ExitCode")) if ended else None
+    driver = _mapping(host.get("LogConfig")).get("Type")
     return Container(
         runtime=runtime,
         socket=socket,
@@ -97,6 +98,7 @@ def container(answer: object, runtime: ContainerRuntime, socket: str, course: Co
         nrestarts=_number(top.get("RestartCount")),
         exit_code=code,
         oom_killed=ended and state.get("OOMKilled") is True,
+        log_driver=driver if isinstance(driver, str) and driver else None,
         asked=ended and (course.asked or status == "stopping" or code in _ASKED_TO),
     )
 

@@ -41,5 +41,7 @@ class Container:
     oom_killed: bool = False
     asked: bool = False
     """Whether somebody is known to have asked the daemon for the end that it has come to."""
+    log_driver: str | None = None
+    """Where the runtime puts its output: ``journald``, ``k8s-file``, ``json-file``, ``passthrough`` …"""
     hidden: bool = False
     """Whether its processes are none of those that our procfs shows."""

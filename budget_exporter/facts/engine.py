@@ -58,6 +58,8 @@ class EngineSighting:
     """The whole id of the container it runs in, where processes or the container's daemon tell it."""
     container_socket: str | None = None
     """The socket of that daemon, as a path of ours, once it has told of the container."""
+    log_driver: str | None = None
+    """Where that daemon puts the container's output, in its own word for it."""
     inner_pid: int | None = None
     """The main process's PID inside its own PID namespace, which is what its log lines print."""
     model_files: ModelFiles | None = None

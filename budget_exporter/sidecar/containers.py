@@ -193,6 +193,7 @@ def _told(sighting: EngineSighting, own: Container) -> EngineSighting:
         supervisor="systemd" if unit is not None else own.runtime,
         container_id=own.id,
         container_socket=own.socket,
+        log_driver=own.log_driver,
     )
 
 
@@ -222,6 +223,7 @@ def _sighting(own: Container) -> EngineSighting | None:
         inner_pid=1 if own.own_pids else None,
         container_id=own.id,
         container_socket=own.socket,
+        log_driver=own.log_driver,
     )
 
 

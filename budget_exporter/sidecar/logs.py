@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from budget_exporter.config import LogConfig
 from budget_exporter.evidence import LogTarget
+from budget_exporter.facts.engine import EngineSighting
 from budget_exporter.sidecar.fleet import Engine
 
 __all__ = ["Log", "logs_of"]
 
+_FILES = frozenset({"k8s-file", "json-file", "local"})
+"""Log drivers of podman and docker that write to a file of the runtime's and to nothing else."""
 LINGER = 60.0
 """Seconds after which the log of an engine that is gone, and that nobody configured, is no longer followed."""
 
@@ -68,7 +71,8 @@ def _log_of(engine: Engine, off: frozenset[str]) -> Log | None:
     Return the log of ``engine``, None where it has none or its source is switched off.
 
     The configuration decides; without a word in it, an engine with a unit is read from the journal, one in a pod from
-    the kubelet's files, and one in a container from the daemon that has told of it, else from the journal.
+    the kubelet's files, and one in a container from the daemon that has told of it, else from the journal. Of a
+    container under a unit the journal has nothing where its runtime writes to a file of its own.
     """
     configured = engine.config.log if engine.config else None
     log = _configured(engine, configured) if configured is not None else _automatic(engine, off)
@@ -90,9 +94,17 @@ def _automatic(engine: Engine, off: frozenset[str]) -> Log | None:
     if engine.unit is None and sighting is not None:
         if sighting.supervisor == "kubernetes" and sighting.container_id is not None and "pods" not in off:
             return Log("pods", LogTarget(engine.name, container_id=sighting.container_id))
-        if sighting.container is not None and sighting.container_socket is not None and "container_logs" not in off:
-            return Log("container_logs", _contained(engine, sighting.container))
+        if _told(sighting, off):
+            return Log("container_logs", _contained(engine, str(sighting.container)))
+    if sighting is not None and sighting.log_driver in _FILES and _told(sighting, off):
+        return Log("container_logs", _contained(engine, str(sighting.container)))
     return _journal(engine)
+
+
+def _told(sighting: EngineSighting, off: frozenset[str]) -> bool:
+    """Return whether a daemon has told of the container, and may be asked for its log."""
+    known = sighting.container is not None and sighting.container_socket is not None
+    return known and "container_logs" not in off
 
 
 def _contained(engine: Engine, container: str) -> LogTarget:

@@ -45,6 +45,14 @@ def test_a_running_server() -> None:
     )  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("told", "driver"),
+    [({"Type": "k8s-file", "Path": "/p"}, "k8s-file"), ({"Type": ""}, None), ({"Type": 7}, None), ([], None)],
+)
+def test_where_the_runtime_puts_the_output(told: Any, driver: str | None) -> None:
+    assert read(HostConfig={"LogConfig": told}).log_driver == driver
+
+
 def test_only_what_is_allowed_is_taken_of_environment_labels_and_command() -> None:
     config = {
         "Env": ["HF_TOKEN=hunter2", "CUDA_VISIBLE_DEVICES=0", "CUDA_VISIBLE_DEVICES=1", "no-equals", 7],

@@ -40,6 +40,7 @@ def test_a_process_in_a_container_is_called_as_its_daemon_calls_it() -> None:
     (found,) = told(running(9, container_id=ID, supervisor="docker"), by=[container()])
     assert (found.container, found.supervisor, found.unit) == ("qwen", "docker", None)
     assert (found.container_id, found.container_socket, found.main.pid) == (ID, DOCKER, 9)
+    assert told(running(7), by=[container(log_driver="k8s-file")])[0].log_driver == "k8s-file"
 
 
 def test_without_an_id_the_first_process_of_a_container_is_in_it() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from budget_exporter.config import EngineConfig, LogConfig
 from budget_exporter.facts.engine import EngineSighting, ProcessKey, Shape, SupervisorName
 from budget_exporter.sidecar.fleet import Engine, Running
@@ -49,7 +51,7 @@ def test_the_configuration_decides() -> None:
     assert [(name, log.source) for name, log in logs.items()] == [("a", "file")]
 
 
-def in_container(name: str, runtime: SupervisorName, socket: str | None = None, **names: str) -> Engine:
+def in_container(name: str, runtime: SupervisorName, socket: str | None = None, **names: str | None) -> Engine:
     found = engine(name)
     assert found.last is not None
     sighting = replace(found.last.sighting, supervisor=runtime, container_socket=socket, **names)  # type: ignore[arg-type]
@@ -71,6 +73,25 @@ def test_an_engine_in_a_container_or_a_pod_is_read_where_its_log_is_kept() -> No
     assert logs["a"].target.socket == "/run/podman/podman.sock"
     off, _ = logs_of(engines, frozenset({"container_logs", "pods"}), NOW)
     assert {log.source for log in off.values()} == {"journal"}
+
+
+@pytest.mark.parametrize(
+    ("driver", "source", "name"),
+    [
+        ("k8s-file", "container_logs", "container=c"),
+        ("json-file", "container_logs", "container=c"),
+        # Its lines are the unit's in the journal: under conmon's unit, or on the unit's own standard output.
+        ("journald", "journal", "unit=u.service"),
+        ("passthrough", "journal", "unit=u.service"),
+        (None, "journal", "unit=u.service"),
+    ],
+)
+def test_a_container_under_a_unit_is_read_where_its_runtime_writes(driver: str | None, source: str, name: str) -> None:
+    it = in_container("a", "systemd", "/s", container="c", unit="u.service", log_driver=driver)
+    (log,) = logs_of([it], NONE, NOW)[0].values()
+    assert (log.source, log.name) == (source, name)
+    off = logs_of([it], frozenset({"container_logs"}), NOW)[0]["a"]
+    assert off.source == "journal"
 
 
 def test_a_container_made_anew_has_the_same_log_and_another_pod_has_not() -> None:

@@ -40,6 +40,8 @@ _ALLOCATED = (
 )
 _SLACK = re.compile(rf"(?P<n>{_N})\s?(?P<u>{_U}) is reserved by PyTorch but unallocated")
 _RESERVED = re.compile(rf"(?P<n>{_N})\s?(?P<u>{_U}) reserved in total")
+_XLA = {letter: letter + "iB" for letter in "KMGT"} | {letter + "B": letter + "iB" for letter in "KMGT"}
+"""XLA's units of 2**10 and so on."""
 _DEVICE = re.compile(
     r"(?:GPU|NPU|XPU|HPU|MLU|SDAA) ([0-9]{1,4})(?: has a total|;)|\bcuda:([0-9]{1,4})(?=[\s();]|,\s|$)"
 )
@@ -74,9 +76,10 @@ def _torch(match: re.Match[str]) -> Iterable[Statement]:
 def _sized(match: re.Match[str]) -> Iterable[Statement]:
     groups = match.groupdict()
     tried, free = groups.get("tried"), groups.get("free")
+    tried_u = groups.get("tried_u") or "B"
     yield Death(
         "root",
-        tried=None if tried is None else figure(tried, groups.get("tried_u") or "B", 0),
+        tried=None if tried is None else figure(tried, _XLA.get(tried_u, tried_u), 0),
         free=None if free is None else figure(free, groups.get("free_u") or "B", 0),
     )
 
@@ -131,6 +134,16 @@ _OTHERS = (
         lambda _: (Death("refine", "kv_alloc_oom", "allocating_kv"),),
         budget=False,
     ),
+    # XLA: of a program's own memory it does not tell what is free.
+    Pattern(
+        "That was not possible",
+        re.compile(
+            rf"Attempting to (?:allocate|reserve) (?P<tried>{_N})(?P<tried_u>[KMGT]B?|B)"
+            r"(?: at the bottom of memory)?\.\s+That was not possible\.(?!\s+There are)"
+        ),
+        _sized,
+        budget=False,
+    ),
     # Tenstorrent: one buffer over all banks; the largest free block of a bank decides.
     Pattern(
         "Not enough space to allocate",
@@ -139,6 +152,12 @@ _OTHERS = (
             rf"(?:.{{0,200}}?\bfree: (?P<free>{_N}) B)?"
         ),
         _sized,
+        budget=False,
+    ),
+    Pattern(
+        "Allocating TT kv caches",
+        re.compile("Allocating TT kv caches"),
+        lambda _: (Mark("allocating", "allocating_kv"),),
         budget=False,
     ),
     # llama.cpp and its kin: the size, then what it was for.

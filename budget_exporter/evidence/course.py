@@ -13,9 +13,9 @@ from budget_exporter.facts.boot import BootReport, Failure, Phase
 
 __all__ = ["Course"]
 
-_SURE = {"hint": 0, "running": 1, "frame": 2}
+_SURE = {"hint": 0, "running": 1, "stage": 2, "frame": 3}
 """How sure a phase is that a line of a traceback tells."""
-_TRACEBACK = ("traceback", "cumem", "method", *_SURE)
+_TRACEBACK = ("traceback", "cumem", "method", "allocates", *_SURE)
 _NOTES = ("last_word", "stopping", "trouble", "boot_failed", "one_running", "handler")
 
 
@@ -56,7 +56,7 @@ class Course:
             self._traceback(mark, line, process, at)
         elif mark.name in _NOTES:
             self._note(mark.name, line, at)
-        elif mark.name in ("alive", "asked", "completed"):
+        elif mark.name in ("alive", "asked", "batch", "completed"):
             self._living(mark, process, at)
         elif line.level != "ERROR":
             self._progress(mark, process, at)
@@ -65,7 +65,11 @@ class Course:
         if mark.name == "traceback":
             self.watch.traceback(process)
         elif mark.name == "cumem":
-            self.watch.frame(process, "sleeping", 2 if self.phase in ("unknown", "serving") else 1)
+            self.watch.frame(process, "sleeping", 3 if self.phase in ("unknown", "serving") else 1)
+        elif mark.name == "allocates":
+            self.watch.innermost = _SURE["frame"]
+            if line.level == "ERROR":
+                self._trouble(line, at)
         elif mark.name == "method" and mark.phase is not None:
             self.watch.method(process, mark.phase)
         elif mark.phase is not None:
@@ -93,6 +97,8 @@ class Course:
     def _living(self, mark: Mark, process: Hashable, at: float) -> None:
         """Take in what only an engine says that is up: statistics, requests taken and answered."""
         self._served = self._served or mark.name == "completed"
+        # A script asks for all it wants at once: where its boot was seen, this is the first.
+        self._seen_up = self._seen_up or (mark.name == "batch" and self.phase != "unknown")
         self.sign_of_life(process, serving=False, alive=True)
         if self.watch.failure is None and self.phase not in ("serving", "sleeping", "stopped"):
             self._set("serving", at)

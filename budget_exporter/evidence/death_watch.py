@@ -17,6 +17,8 @@ _SETTLE_SERVING = 15.0
 """The same for an OOM while serving that no process called fatal: vLLM logs its statistics every 10 s if it lives."""
 _SAME_DEATH = 60.0
 """Seconds within which an end belongs to an OOM the engine seemed to have outlived."""
+_RUNNING, _STAGE, _STEP = 1, 2, 3
+"""How sure the frame of a traceback tells the phase."""
 
 
 @dataclass(slots=True)
@@ -45,8 +47,13 @@ class DeathWatch:
     """
     Innermost known frame of a process's latest traceback, and how sure it is.
 
-    2 for a frame of one phase, 1 for "the engine was running", 0 for code that mostly runs in one phase.
+    _STEP for what does one thing of a phase, _STAGE for what does all of a phase, _RUNNING for "the engine was
+    running", 0 for code that mostly runs in one phase.
     """
+    innermost: int = 0
+    """How sure the last frame or line of any traceback is; _STEP also where it is of no phase, but takes memory."""
+    methods: dict[Hashable, Phase] = field(default_factory=dict)
+    """Phase of the worker method that a process said it had failed in: its tracebacks come after that."""
     allocation: Allocation | None = None
     """The allocator's account of the root."""
     boot_failed: bool = False
@@ -57,8 +64,9 @@ class DeathWatch:
     """Requests that ended because the engine was dead."""
     one_running: bool = False
 
-    def frame(self, process: Hashable, phase: Phase, sure: int = 2) -> None:
+    def frame(self, process: Hashable, phase: Phase, sure: int = _STEP) -> None:
         """Note a frame of ``process``'s traceback, unless a surer one is known."""
+        self.innermost = sure
         if sure and sure >= self.hints.get(process, (phase, 0))[1]:
             self.hints[process] = (phase, sure)
         else:
@@ -66,9 +74,22 @@ class DeathWatch:
 
     def hint(self, *, weak: bool = False) -> Phase | None:
         """Return the phase the frames of the process tell that died; the ``weak`` ones only where asked for."""
-        process = self.process if self.root is not None and self.process in self.hints else None
-        found = self.hints.get(process) or max(self.hints.values(), key=lambda known: known[1], default=None)
+        found = self._hint()
         return None if found is None or (found[1] == 0 and not weak) else found[0]
+
+    def torn_in(self) -> Phase | None:
+        """
+        Return the phase in which an exception that was not told must have been one of memory, if any.
+
+        What does all of a phase may fail of anything, and so may what runs, but for the first request of all.
+        """
+        found = self._hint()
+        vague = self.innermost == _STAGE or (self.innermost == _RUNNING and not self.alone)
+        return None if found is None or vague else found[0]
+
+    def _hint(self) -> tuple[Phase, int] | None:
+        process = self.process if self.root is not None and self.process in self.hints else None
+        return self.hints.get(process) or max(self.hints.values(), key=lambda known: known[1], default=None)
 
     @property
     def alone(self) -> bool:
@@ -82,10 +103,12 @@ class DeathWatch:
     def traceback(self, process: Hashable) -> None:
         """Forget the frames of the process's previous traceback."""
         self.hints.pop(process, None)
+        if process in self.methods:
+            self.hints[process] = (self.methods[process], _STAGE)
 
     def method(self, process: Hashable, phase: Phase) -> None:
         """Note the worker method that failed (V0: ``while processing method load_model``), told before or after."""
-        self.hints[process] = (phase, 2)
+        self.hints[process], self.methods[process] = (phase, _STAGE), phase
         if self.root is not None and self.root.cause == "unknown" and self.by_phase:
             self.root = replace(self.root, phase=phase, cause=CAUSE_OF_PHASE.get(phase, "unknown"))
 
@@ -131,6 +154,9 @@ class DeathWatch:
         elif known.tried is None and failure.tried is not None and (self.by_phase or known.cause.endswith("oom")):
             self.root = replace(known, tried=failure.tried, free=failure.free, rank=_first(known.rank, failure.rank))
             self.allocation = death.allocation
+        elif known.cause == "unknown" and failure.cause != "unknown":
+            # A runtime tells of itself before the engine shows where it was.
+            self.root, self.by_phase = replace(known, cause=failure.cause, phase=failure.phase), by_phase
         elif known.tried == failure.tried and process == self.process:
             self._fill(failure, death)
 

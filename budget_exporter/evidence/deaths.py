@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Iterable
 
 from budget_exporter.evidence import allocations, frames
-from budget_exporter.evidence.frames import FRAMES
+from budget_exporter.evidence.frames import FRAMES, STAGES
 from budget_exporter.evidence.statements import (
     INTEGER,
     NUMBER,
@@ -64,8 +64,9 @@ def _always(*said: Statement) -> Callable[[re.Match[str]], Iterable[Statement]]:
 
 
 def _method(match: re.Match[str]) -> Iterable[Statement]:
-    if match["method"] in FRAMES:
-        yield Mark("method", FRAMES[match["method"]])
+    phase = STAGES.get(match["method"]) or FRAMES.get(match["method"])
+    if phase is not None:
+        yield Mark("method", phase)
 
 
 def _gone(match: re.Match[str]) -> Iterable[Statement]:
@@ -83,6 +84,10 @@ _CASCADE = (
     r"Error in memory profiling"
 )
 """What exceptions say that only pass a death on, or that have a pattern of their own."""
+_MEMORY = r".*(?:out of memory|memory on (?:device|node))"
+"""What an exception says that is one of memory."""
+_NOT = r"(?!EngineDead|BrokenPipe|ConnectionReset|Timeout|EOF|Cancelled|OutOfMemory|MQEngineDead)"
+"""Exceptions that pass a death on, or that are read elsewhere."""
 _ROOTS = (
     Pattern(
         "Free memory on device",
@@ -116,9 +121,15 @@ _ROOTS = (
         _always(Death("root", "kv_below_max_len", "allocating_kv")),
     ),
     _simple("blocks: 0,", Death("root", "no_kv_room", "allocating_kv"), body=r"# \w{2,8} blocks: 0,"),
+    # Up to 0.6 without figures; where the sentence stands in a traceback's code, its name does not stand before it.
+    _simple(
+        "Error in memory profiling",
+        Death("root", "profile_assert", "profiling"),
+        body=r"AssertionError: Error in memory profiling\.\s+This happens when",
+    ),
     _simple("No available memory for the cache blocks", Death("root", "no_kv_room", "allocating_kv")),
     Pattern(
-        r"Error in memory profiling",
+        "Error in memory profiling",
         re.compile(
             rf"Error in memory profiling\. Initial free memory (?P<free_at_init>{_N})"
             r"(?:\s?(?P<free_at_init_u>GiB|bytes))?,\s+"
@@ -140,6 +151,14 @@ _ENDS = (
     _simple("Engine core initialization failed", Death("end"), Mark("boot_failed"), Mark("last_word")),
     _simple("EngineCore failed to start|Engine process failed to start", Death("end"), Mark("boot_failed")),
     _simple("WorkerProc failed to start|WorkerProc initialization failed", Mark("trouble"), Mark("boot_failed")),
+    # The call in which an engine is made, in the traceback of one that could not be.
+    _simple(
+        r"EngineCoreProc\(|LLMEngine\.from_|AsyncLLM\.from_",
+        Mark("boot_failed"),
+        body=r"^\s*[\w.]{1,80} = (?:EngineCoreProc\(|\w*LLMEngine\.from_|AsyncLLM\.from_)",
+    ),
+    _simple("ot fatal signal from worker processes", Death("end")),
+    _simple("Engine has failed, terminating|is already dead, terminating", Death("end")),
     _simple("EngineCore encountered a fatal error", Death("end")),
     _simple(r"EngineCore encountered a fatal error|Engine loop is not running", Mark("running", "serving")),
     _simple(r"EngineDeadError|Engine loop is not running", Death("end")),
@@ -159,8 +178,20 @@ _ENDS = (
     _simple(
         r"Error: |Exception: ",
         Death("other", "not_memory"),
-        body=rf"^(?:[\w.]+\.)?(?!EngineDead|BrokenPipe|ConnectionReset|Timeout|EOF|Cancelled|OutOfMemory|MQEngineDead)"
-        rf"\w*(?:Error|Exception): (?!{_CASCADE}|.*(?:out of memory|memory on (?:device|node)))",
+        body=rf"^(?:[\w.]+\.)?{_NOT}\w*(?:Error|Exception): (?!{_CASCADE}|{_MEMORY})",
+    ),
+    _simple("AssertionError", Death("other", "not_memory"), body=r"^AssertionError\s*\n"),
+    # V0 up to 0.5: what a worker failed of, in one line.
+    _simple(
+        "while processing method",
+        Death("other", "not_memory"),
+        body=rf"while processing method '?\w{{1,80}}'?: (?!{_CASCADE}|{_MEMORY})",
+    ),
+    _simple(
+        r"Error\(|Exception\(",
+        Death("other", "not_memory"),
+        # As Python shows an exception itself, which the engine of V0 logs first.
+        body=rf"^{_NOT}\w*(?:Error|Exception)\((?:\)|[\x22'](?!{_CASCADE}|{_MEMORY}))",
     ),
 )
 PATTERNS = (*_ROOTS, *allocations.PATTERNS, *frames.PATTERNS, *_ENDS)

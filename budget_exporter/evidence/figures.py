@@ -60,6 +60,7 @@ _BUDGET = (
     _row("kv-cache-memory", rf"--kv-cache-memory(?:-bytes)?={_I}`? \({_size('kv_fit')}\) to fit"),
     _row("kv-cache-memory", rf"--kv-cache-memory(?:-bytes)?=(?P<kv_full>{_I})`?(?: \({_N} GiB\))? to fully"),
     _row("kv-cache-memory", rf"--kv-cache-memory(?:-bytes)?={_I}`? \({_size('kv_full')}\) to fully"),
+    _row("CPU offloaded parameters", rf"CPU offloaded parameters: (?P<cpu_offloaded>{_N})(?=\s)"),
     _row("init engine", rf"init engine \([^)]{{1,80}}\) took (?P<init_seconds>{_N}) s"),
 )
 _POOL = (

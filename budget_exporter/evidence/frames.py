@@ -12,46 +12,58 @@ from collections.abc import Iterable, Mapping
 from budget_exporter.evidence.statements import Mark, Pattern, Statement
 from budget_exporter.facts.boot import Phase
 
-__all__ = ["FRAMES", "PATTERNS", "RUNNING"]
+__all__ = ["FRAMES", "PATTERNS", "RUNNING", "STAGES"]
 
-FRAMES: Mapping[str, Phase] = {
-    "request_memory": "starting",
+STAGES: Mapping[str, Phase] = {
     "load_model": "loading",
     "load_weights": "loading",
     "initialize_model": "loading",
     "_initialize_model": "loading",
-    "create_weights": "loading",
     "process_weights_after_loading": "loading",
     "determine_available_memory": "profiling",
     "determine_num_available_blocks": "profiling",
     "profile_run": "profiling",
+    "capture_end": "capturing",
+    "deep_gemm_warmup": "warming_up",
+    "initialize_cache": "allocating_kv",
+    "initialize_from_config": "allocating_kv",
+    "initialize_kv_cache": "allocating_kv",
+    "compile_or_warm_up_model": "warming_up",
+    "_warm_up_model": "warming_up",
+    "warmup_model": "warming_up",
+}
+"""
+Functions of vLLM (0.5 to 0.33) that do all there is to do in a phase, whatever may fail in it.
+
+Where an allocation failed they tell the phase; where nothing tells what failed they tell no cause.
+"""
+FRAMES: Mapping[str, Phase] = {
+    "request_memory": "starting",
+    "create_weights": "loading",
+    "make_layers": "loading",
+    "maybe_offload_to_cpu": "loading",
+    "parallel_to_nc": "loading",
     "_profile_multimodal": "profiling",
     "profile_cudagraph_memory": "capturing",
     "capture_model": "capturing",
-    "capture_end": "capturing",
     "_capture_cudagraphs": "capturing",
     "_check_enough_kv_cache_memory": "unknown",
     "check_enough_kv_cache_memory": "unknown",
     "raise_if_cache_size_invalid": "unknown",
-    "initialize_cache": "allocating_kv",
-    "initialize_from_config": "allocating_kv",
-    "initialize_kv_cache": "allocating_kv",
     "initialize_kv_cache_tensors": "allocating_kv",
     "_allocate_kv_cache": "allocating_kv",
     "_allocate_kv_cache_tensors": "allocating_kv",
     "allocate_gpu_cache": "allocating_kv",
     "_init_cache_engine": "allocating_kv",
-    "compile_or_warm_up_model": "warming_up",
-    "_warm_up_model": "warming_up",
-    "warmup_model": "warming_up",
     "_dummy_sampler_run": "warming_up",
     "_dummy_pooler_run": "warming_up",
     "kernel_warmup": "warming_up",
     "wake_up": "sleeping",
 }
 """
-Functions of vLLM (0.5 to 0.33) whose frame in a traceback tells the phase; the innermost one known counts.
+Functions of vLLM (0.5 to 0.33), and of transformers-neuronx, of which little else comes than memory that is not there.
 
+Their frame in a traceback tells the phase; the innermost one known counts.
 Functions that serve several phases (``_dummy_run``, ``forward``) are not here. The checks of the KV cache are: what
 they raise is no allocation that failed, so that no cause may follow from the frames around them.
 """
@@ -63,12 +75,12 @@ _CALLED = (
     "initialize_kv_cache",
     "compile_or_warm_up_model",
 )
-_LINES: tuple[tuple[str, Phase], ...] = (
-    # What a capture is made of: ``torch.cuda.graph`` and the end of it.
-    (r"capture_end\(\)|graph_runner\.capture\(", "capturing"),
-    (r"torch\.cuda\.graph\(", "capturing"),
+_LINES: tuple[tuple[str, str, Phase], ...] = (
+    # What a capture is made of: ``torch.cuda.graph`` and the end of it, where every ill of a capture comes out.
+    (r"capture_end\(\)|graph_runner\.capture\(", "stage", "capturing"),
+    (r"torch\.cuda\.graph\(", "stage", "capturing"),
     # The pool itself: V1 zeroes it tensor by tensor, V0 layer by layer.
-    (r"torch\.zeros\(kv_cache|torch\.empty\(kv_cache", "allocating_kv"),
+    (r"torch\.zeros\(kv_cache|torch\.empty\(kv_cache", "frame", "allocating_kv"),
 )
 _WEAK: tuple[tuple[str, Phase], ...] = (
     # The sampler sorts the logits of the largest batch first when it is warmed up.
@@ -83,6 +95,8 @@ def _frame(match: re.Match[str]) -> Iterable[Statement]:
     name = match["name"]
     if name in FRAMES:
         yield Mark("frame", FRAMES[name])
+    elif name in STAGES:
+        yield Mark("stage", STAGES[name])
     elif name in RUNNING:
         yield Mark("running", "serving")
 
@@ -94,7 +108,7 @@ def _line(lead: str, name: str, phase: Phase) -> Pattern:
 
 PATTERNS = (
     Pattern(
-        rf", in (?:{'|'.join((*FRAMES, *RUNNING))})(?!\w)",
+        rf", in (?:{'|'.join((*FRAMES, *STAGES, *RUNNING))})(?!\w)",
         re.compile(r"(?:, line (?P<frame_line>[0-9]{1,7}))?, in (?P<name>\w{1,80})\s*\n"),
         _frame,
         budget=False,
@@ -106,6 +120,21 @@ PATTERNS = (
         _frame,
         budget=False,
     ),
-    *(_line(lead, "frame", phase) for lead, phase in _LINES),
+    *(_line(*line) for line in _LINES),
+    Pattern(
+        r"torch\.empty\(|torch\.zeros\(|torch\.full\(|empty_strided_cuda\(",
+        re.compile(
+            r"^\s*(?:[\w.]{1,80} ?= ?|return )[\w.(= ]{0,80}?(?:torch\.(?:empty|zeros|full)|empty_strided_cuda)\("
+        ),
+        lambda _: (Mark("allocates"),),
+        budget=False,
+    ),
+    Pattern(
+        r"ParallelLinear\(|ParallelLMHead\(|ParallelEmbedding\(|FusedMoE\(",
+        # A layer where a model is built, not where one is printed: it takes the memory for its weights.
+        re.compile(r"^\s*[\w.]{1,80} = \w{0,40}(?:ParallelLinear|ParallelLMHead|ParallelEmbedding|FusedMoE)\("),
+        lambda _: (Mark("frame", "loading"),),
+        budget=False,
+    ),
     *(_line(lead, "hint", phase) for lead, phase in _WEAK),
 )

@@ -44,14 +44,16 @@ def presumed(watch: DeathWatch, *, served: bool) -> Failure | None:
         return known
     if watch.by_phase:
         said = watch.allocation or Allocation()
-        phase = watch.hint(weak=True) or phase_of(said, booting=watch.boot_failed)
+        named = watch.trouble is not None or watch.process is not None
+        booting = True if watch.boot_failed else None if named else False
+        phase = watch.hint(weak=True) or phase_of(said, booting=booting)
         return known if phase is None else _named(known, phase, watch)
     return known if watch.exception_at is not None or watch.trouble is None else _torn(watch, known)
 
 
 def _torn(watch: DeathWatch, known: Failure) -> Failure:
     """Name a death whose traceback breaks off before its exception: by the frames that are there, not by the phase."""
-    phase = watch.hint(weak=True)
+    phase = watch.torn_in()
     if phase == "starting":
         # The only thing that request_memory raises.
         return replace(known, phase=phase, cause="budget_above_free", presumed=True)
@@ -66,9 +68,14 @@ def _named(known: Failure, phase: Phase, watch: DeathWatch) -> Failure:
     return replace(known, phase=phase if cause != "unknown" else known.phase, cause=cause, presumed=cause != "unknown")
 
 
-def phase_of(said: Allocation, *, booting: bool) -> Phase | None:
-    """Return the phase in which torch most likely failed as ``said``; ``booting`` where it cannot have been serving."""
-    running: Phase = "warming_up" if booting else "serving"
+def phase_of(said: Allocation, *, booting: bool | None) -> Phase | None:
+    """
+    Return the phase in which torch most likely failed as ``said``.
+
+    ``booting`` tells whether the engine cannot have been serving, None where one of its processes said that it failed:
+    it says the same when it boots and when it runs, and one that runs says more of it.
+    """
+    running: Phase | None = None if booting is None else "warming_up" if booting else "serving"
     if said.tried is not None and said.total is not None and said.tried > said.total:
         # Larger than the device: an activation of the largest input, which the profile run is the first to run.
         return "profiling"
@@ -77,7 +84,9 @@ def phase_of(said: Allocation, *, booting: bool) -> Phase | None:
     if said.tried is None or said.total is None or said.allocated is None or said.slack is None:
         return None
     if said.slack < _SLACK:
-        return "allocating_kv" if said.tried >= _POOL else "loading"
+        # A pool is planned to fit beside the weights: what does not fit the device with them is not of it.
+        fits = said.allocated + said.tried <= said.total
+        return "allocating_kv" if said.tried >= _POOL and fits else "loading"
     if said.allocated >= _FILLED * said.total:
         return running
     return "loading" if said.tried < _PIECE else "profiling"

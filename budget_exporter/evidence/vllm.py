@@ -168,10 +168,10 @@ _IDENTITY = (
 )
 _MEMORY = (
     Pattern(
-        r"loading took|weights took",
+        r"loading took|model weights took",
         re.compile(
             rf"(?:Model loading took|Loading model weights took) (?P<weights>{_N})\s?"
-            r"(?P<weights_u>GiB|GB|MiB)(?![A-Za-z0-9]|[.,]+[0-9])"
+            r"(?P<weights_u>[GM]i?B)(?![A-Za-z0-9]|[.,]+[0-9])"
         ),
         _loaded,
     ),
@@ -183,10 +183,21 @@ _MEMORY = (
     _row("Total non KV cache memory", rf"non-torch forward increase memory: (?P<non_torch>{_N}){_G}"),
     _row("Total non KV cache memory", rf"total consumed \(from mem_get_info\): (?P<consumed>{_N}){_G}"),
     _row("Total non KV cache memory", rf"weights memory: (?P<weights>{_N}){_G}"),
-    _row("model weights take", rf"model weights take (?P<weights>{_N}){_G}"),
+    _row("model weights take", rf"model weights take\s+(?P<weights>{_N}){_G}"),
     _row("model weights take", rf"non_torch_memory takes (?P<non_torch>{_N}){_G}"),
     _row("model weights take", rf"activation peak memory takes (?P<activation>{_N}){_G}"),
     _row("model weights take", rf"reserved for KV Cache is (?P<kv_available>{_N}){_G}"),
+    # A table of 0.6.5's development, one row a line.
+    *(
+        _row(rf"{row}[ \t]", rf"^\s*{row}[ \t]+(?P<{name}>{_N}){_G}\s*\n")
+        for row, name in (
+            ("total_gpu_memory", "size_at_init"),
+            ("the current vLLM instance can use", "requested"),
+            ("non_torch_memory", "non_torch"),
+            ("PyTorch activation peak memory", "activation"),
+            ("available_kv_cache_memory", "kv_available"),
+        )
+    ),
     _row("total_gpu_memory=", rf"[\s,]total_gpu_memory=(?P<size_at_init>{_N}){_G}"),
     _row("total_gpu_memory=", rf"[\s,]initial_memory_usage=(?P<used_at_init>{_N}){_G}"),
     _row("total_gpu_memory=", rf"[\s,]peak_torch_memory=(?P<peak_torch>{_N}){_G}"),
@@ -249,7 +260,7 @@ _MEMORY = (
 
 
 def _mark(lead: str, name: str, phase: str | None = None) -> Pattern:
-    life = name in ("alive", "asked", "completed")
+    life = name in ("alive", "asked", "batch", "completed")
     return Pattern(lead, re.compile(lead), lambda _: (Mark(name, phase),), budget=False, life=life)  # type: ignore[arg-type]
 
 
@@ -277,5 +288,7 @@ _MARKS = (
     _mark(r"Avg generation throughput: (?:[1-9]|0\.\d{0,6}[1-9]).{0,80}Running: 0 reqs", "completed", "serving"),
     _mark(r"Avg prompt throughput: ", "alive", "serving"),
     _mark(r"Received request |Added request ", "asked", "serving"),
+    _mark(r"Processed prompts: +0%", "batch", "serving"),
+    _mark(r"Processed prompts: +[1-9]\d*%", "completed", "serving"),
 )
 PATTERNS = (*_IDENTITY, *_MEMORY, *vllm_graphs.PATTERNS, *_MARKS)

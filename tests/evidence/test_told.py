@@ -36,6 +36,7 @@ def oom(
     )
 
 
+LOADED = "INFO 02-03 10:00:10 gpu_executor.py:103] # GPU blocks: 7877, # CPU blocks: 512"
 POOLS = oom().replace("by PyTorch, and", "by PyTorch, with 46.00 MiB allocated in private pools, and")
 
 
@@ -137,11 +138,20 @@ def test_what_an_allocator_says_depends_on_what_the_engine_did(
     ("lines", "cause"),
     [
         ([oom()], "weights_oom"),
-        ([oom(tried="3.50 GiB")], "kv_alloc_oom"),
+        ([oom(tried="3.50 GiB", allocated="20.13 GiB")], "kv_alloc_oom"),
+        # A pool is planned to fit beside the weights: this is none.
+        ([oom(tried="3.50 GiB", allocated="22.00 GiB")], "weights_oom"),
         ([oom(tried="75.00 GiB", slack="700.00 MiB")], "profile_oom"),
         ([oom(slack="300.00 MiB")], "runtime_oom"),
         ([POOLS], "runtime_oom"),
         ([POOLS, CORE + "EngineCore failed to start."], "warmup_oom"),
+        ([CORE + POOLS, CORE + "    engine_core = EngineCoreProc(*args, **kwargs)"], "warmup_oom"),
+        # Broken off where memory is asked for, or in what does nothing else.
+        ([BROKEN, WORKER + "    self.lm_head = ParallelLMHead(config.vocab_size,"], "weights_oom"),
+        ([BROKEN, WORKER + '  File "/opt/u.py", line 9, in make_layers'], "weights_oom"),
+        ([BROKEN, *(WORKER + f'  File "/opt/g.py", line 9, in {name}' for name in ("load_model", "process_weights")),
+          WORKER + "    out = torch.empty((size_k, n), dtype=w.dtype)"], "weights_oom"),
+        ([FATAL, CORE + "    q = torch.zeros(shape, device=device)"], "runtime_oom"),
         ([CORE + "logits_sort, logits_idx = logits.sort(dim=-1, descending=False)", CORE + POOLS], "warmup_oom"),
         ([BROKEN, WORKER + "    cuda_graph_memory_bytes = self.model_runner.capture_model()"], "graph_capture_oom"),
         ([CORE + '  File "/opt/vllm/v1/worker/utils.py", line 4, in request_memory'], "budget_above_free"),
@@ -173,6 +183,17 @@ def test_an_excerpt_gets_a_cause_that_is_marked_as_a_guess(lines: list[str], cau
         [CORE + "Error executing method initialize_cache. This might cause deadlock in distributed execution."],
         [FATAL, CORE + '  File "/opt/vllm/x.py", line 4, in execute_model', CORE + "SomeError: it is something else"],
         [WORKER + '  File "/x.py", line 3, in _check_enough_kv_cache_memory', CORE + "EngineCore failed to start."],
+        # What does all of a phase, and what runs requests, may fail of anything.
+        *(
+            [BROKEN, WORKER + f'  File "/x.py", line 3, in {stage}']
+            for stage in ("load_model", "profile_run", "compile_or_warm_up_model", "execute_model", "capture_end")
+        ),
+        [BROKEN, WORKER + "    with torch.cuda.graph(graph, pool=pool):", WORKER + "    super().capture_end()"],
+        [FATAL, CORE + "Traceback (most recent call last):", CORE + '  File "/x.py", line 3, in run_busy_loop'],
+        [CORE + "Worker proc VllmWorker-0 died unexpectedly, shutting down executor.", FATAL],
+        # A worker with graphs says the same when it is warmed up and when it serves.
+        [BROKEN, WORKER + POOLS],
+        [WORKER + oom(slack="600.00 MiB")],
     ],
 )
 def test_a_cause_is_not_presumed_where_nothing_tells_one(lines: list[str]) -> None:
@@ -181,6 +202,59 @@ def test_a_cause_is_not_presumed_where_nothing_tells_one(lines: list[str]) -> No
     assert failure is not None
     assert not failure.presumed
     assert failure.cause in ("unknown", "not_memory")
+
+
+@pytest.mark.parametrize(
+    ("lines", "cause"),
+    [
+        (["AssertionError: Error in memory profiling. This happens when the GPU memory was not properly cleaned up"],
+         "profile_assert"),
+        # The method a worker names stands before the traceback, which has no frame of it any more.
+        ([WORKER + "Exception in worker VllmWorkerProcess while processing method determine_num_available_blocks.",
+          WORKER + "Traceback (most recent call last):", WORKER + oom()], "profile_oom"),
+        # A runtime tells of itself before the engine shows where it was.
+        (["2026-Feb-03 10:00:00.100000   77:77   ERROR  TDRV:dmem_alloc_internal    Failed to alloc DEVICE memory: 64",
+          'ERROR 02-03 10:00:00 engine.py:389]   File "/opt/ops.py", line 49, in parallel_to_nc',
+          'ERROR 02-03 10:00:00 engine.py:389] RuntimeError: nrt_tensor_allocate status=4 message="Allocation Failure"',
+          "Process SpawnProcess-1:", "Traceback (most recent call last):"], "weights_oom"),
+        (["Allocating TT kv caches for each layer (submesh 1):  28%|## | 9/32 [00:02<00:06,  3.31it/s]",
+          "Out of Memory: Not enough space to allocate 4096 B DRAM buffer across 12 banks"], "kv_alloc_oom"),
+        # A script that has its prompts processed serves.
+        ([LOADED, "Processed prompts:   0%|          | 0/8 [00:00<?, ?it/s]", oom()], "first_request_oom"),
+        ([LOADED, "Processed prompts:  12%|#         | 1/8 [00:09<?, ?it/s]", oom()], "runtime_oom"),
+        ([CORE + "    engine_core = EngineCoreProc(*args, **kwargs)", CORE + "KeyError: 'layers.3.mlp.gate'"],
+         "not_memory"),
+        (["ERROR 02-03 10:00:00 engine.py:165] NoFreeBlocksError()",
+          "CRITICAL 02-03 10:00:01 launcher.py:101] MQLLMEngine is already dead, terminating"], "not_memory"),
+        (["ERROR 02-03 10:00:00 engine.py:158] RuntimeError('CUDA error: an illegal memory access was encountered')"],
+         "not_memory"),
+        ([WORKER + "Exception in worker VllmWorkerProcess while processing method init_device: NCCL error: unhandled "
+          "cuda error, Traceback (most recent call last):"], "not_memory"),
+        ([FATAL, CORE + "AssertionError"], "not_memory"),
+        (["CRITICAL 02-03 10:00:00 [core_client.py:359] Got fatal signal from worker processes, shutting down."],
+         "unknown"),
+    ],
+)  # fmt: skip
+def test_a_death_told_in_few_lines_has_its_cause_without_a_guess(lines: list[str], cause: Cause) -> None:
+    failure = failure_of(*lines)
+
+    assert failure is not None
+    assert (failure.cause, failure.presumed) == (cause, False)
+
+
+def test_the_code_of_an_assertion_is_no_assertion() -> None:
+    quoted = '    "Error in memory profiling. This happens when the GPU memory was "'
+
+    assert all(boot.report.failure is None for boot in told(LOADED, quoted))
+
+
+def test_a_layer_that_is_printed_is_not_built() -> None:
+    printed = WORKER + "  (qkv_proj): QKVParallelLinear(in_features=64, output_features=96)"
+
+    failure = failure_of(BROKEN, printed)
+
+    assert failure is not None
+    assert failure.cause == "unknown"
 
 
 def test_a_trouble_that_the_engine_outlived_is_no_death() -> None:

@@ -182,6 +182,32 @@ def test_a_container_under_a_unit_is_one_engine_with_the_unit_s_name(podman_rig:
         podman_rig.clear()
 
 
+@pytest.mark.real_part("podman")
+def test_a_container_under_a_unit_is_heard_where_podman_writes_to_a_file(
+    podman_rig: ContainerRig, tmp_path: Path
+) -> None:
+    """The unit's journal has nothing of it then."""
+    unit = replace(podman_rig, environ={**podman_rig.environ, "PODMAN_SYSTEMD_UNIT": "vllm-filed.service"})
+    (unit.share / "filed").write_text(
+        "(APIServer pid=1) INFO 02-03 10:00:00 [api_utils.py:395] version 0.28.0  model m\n"
+    )
+    try:
+        unit.start("filed", "org/model", options=("--log-driver=k8s-file", "--env=SAY=/share/filed"))
+        with exporter(
+            tmp_path / "exporter.log", "serve", f"--path.rootfs={unit.rootfs}", "--no-source.systemd"
+        ) as serve:
+            published(serve, "vllm-filed", up=1.0, supervisor="systemd")
+            told = {"engine": "vllm-filed", "version": "0.28.0", "unit_name": "vllm-filed.service"}
+
+            def heard() -> bool:
+                rows = [dict(labels) for name, labels in serve.series() if name == "budget_engine_info"]
+                return any(told.items() <= row.items() for row in rows)
+
+            until(heard, "its version is read from its log", PATIENCE)
+    finally:
+        podman_rig.clear()
+
+
 async def heard(rig: ContainerRig, wanted: Callable[[Container], bool]) -> Container:
     """Return the first container that is told and wanted."""
     finder = source(Roots(rootfs=rig.rootfs))

@@ -44,6 +44,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ("{container: a, journal: true}", "engines[0].log: give exactly one of"),
         ("{pods: vllm}", "engines[0].log.pods: not NAMESPACE/POD/CONTAINER: 'vllm'"),
         ("{pods: a//b}", "engines[0].log.pods: not NAMESPACE/POD/CONTAINER: 'a//b'"),
+        ("{file: vllm.log}", "engines[0].log.file: must be an absolute path, not 'vllm.log'"),
     ],
 )
 def test_a_log_is_one_thing(tmp_path: Path, log: str, why: str | None) -> None:
@@ -229,6 +230,26 @@ def test_the_built_in_registry_loads_and_a_configured_one_comes_first(tmp_path: 
     assert entries[0].constants.kv_bytes_per_token == 8000
     assert entries[0].constants.overhead_precise == 5 << 30
     assert entries[1:] == builtin
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("floors: {}\nregistry:\n  files: [NONE]\n", "3: registry.files[0]"),
+        (
+            "engines:\n  - name: a\n    endpoint: https://peer.example.org\n    endpoint_ca: NONE\n",
+            "4: engines[0].endpoint_ca",
+        ),
+    ],
+)
+def test_a_file_that_is_named_must_be_there(tmp_path: Path, text: str, where: str) -> None:
+    named = tmp_path / "named"
+    path = write(tmp_path, text.replace("NONE", str(named)))
+    with pytest.raises(ConfigError) as caught:
+        config.load(path, SOURCES)
+    assert str(caught.value) == f"{path}:{where}: {named}: cannot be read: No such file or directory"
+    named.touch()
+    config.load(path, SOURCES)
 
 
 def test_an_engine_overrides_single_constants(tmp_path: Path) -> None:

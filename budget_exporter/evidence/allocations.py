@@ -88,8 +88,8 @@ def _root(lead: str, body: str | None = None, cause: Cause | None = None) -> Pat
     return Pattern(lead, re.compile(body or lead), lambda _: (Death("root", cause),), budget=False)
 
 
-def _refined(lead: str, cause: Cause, phase: Phase) -> Pattern:
-    return Pattern(lead, re.compile(lead), lambda _: (Death("refine", cause, phase),), budget=False)
+def _refined(lead: str, cause: Cause, phase: Phase, kind: str = "refine") -> Pattern:
+    return Pattern(lead, re.compile(lead), lambda _: (Death(kind, cause, phase),), budget=False)
 
 
 _TORCH = (
@@ -101,9 +101,11 @@ _TORCH = (
         budget=False,
     ),
     _root("error: out of memory", r"(?:CUDA|HIP|MUSA|MACA) error: out of memory"),
+    # Triton's launcher: CUDA's form, and HIP's as it spells it.
+    _root(r"Triton Error \[CUDA\]: out of memory|Code: 2, Messsage: out of memory"),
     # Sentences of the engine that are printed beside the allocator's and tell where it was.
     _refined("out of memory occurred when warming up", "warmup_oom", "warming_up"),
-    _refined("Capture cuda graph failed", "graph_capture_oom", "capturing"),
+    _refined("Capture cuda graph failed", "graph_capture_oom", "capturing", "place"),
 )
 _DRIVERS = (
     _root("CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|HIPBLAS_STATUS_ALLOC_FAILED|hipErrorOutOfMemory"),
@@ -167,7 +169,8 @@ _OTHERS = (
         _sized,
         budget=False,
     ),
-    _refined("unable to load model|failed to load model|unable to allocate CUDA0 buffer", "weights_oom", "loading"),
+    _refined("unable to allocate CUDA0 buffer", "weights_oom", "loading"),
+    _refined("nable to load model|failed to load model", "weights_oom", "loading", "place"),
     _refined("failed to allocate buffer for kv cache", "kv_alloc_oom", "allocating_kv"),
     _refined("failed to allocate compute", "profile_oom", "profiling"),
     # SGLang: what its share leaves for the pool.

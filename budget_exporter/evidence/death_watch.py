@@ -121,8 +121,10 @@ class DeathWatch:
             cause, where = self._cause(death, phase, process, served=served)
             failure = Failure(at, where, cause, rank if rank is not None else death.local_rank, death.tried, death.free)
             self._root(failure, process, death)
-        elif death.kind == "refine":
+        elif death.kind == "refine" or (death.kind == "place" and self.root is not None and not self.tentative):
             self._refine(death, at, rank)
+        elif death.kind == "place":
+            return
         elif death.kind == "other":
             self._other(at, phase, rank, process)
         else:

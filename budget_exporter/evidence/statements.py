@@ -112,7 +112,10 @@ class Death:
     """
 
     kind: str
-    """``root`` (names the cause), ``refine`` (tells more of a root), ``other`` (some exception), ``end`` (it died)."""
+    """
+    ``root`` (names the cause), ``refine`` (tells more of a root), ``place`` (the same, but says nothing of memory),
+    ``other`` (some exception), ``end`` (it died).
+    """
     cause: Cause | None = None
     phase: Phase | None = None
     tried: Printed | None = None

@@ -10,18 +10,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from budget_exporter.evidence import vllm_graphs
+from budget_exporter.evidence import vllm_graphs, vllm_marks
 from budget_exporter.evidence.arguments_line import named_args
 from budget_exporter.evidence.statements import (
     GIB,
     INTEGER,
     NUMBER,
     BootFact,
+    Death,
     Mark,
     Pattern,
     RankFact,
     Statement,
     count,
+    figure,
     sizes,
 )
 
@@ -93,6 +95,15 @@ def _blocks(match: re.Match[str]) -> Iterable[Statement]:
 
 def _rank_of(match: re.Match[str]) -> Iterable[Statement]:
     yield RankFact("rank", int(match[1]))
+
+
+def _ascend(match: re.Match[str]) -> Iterable[Statement]:
+    """Read what vllm-ascend says of its pool: bytes, and 0 where there is no room, which the check of it refuses."""
+    yield Mark("kv_available", "allocating_kv")
+    if count(match["kv_available"]) == 0:
+        yield Death("root", "no_kv_room", "allocating_kv")
+    for name, number in match.groupdict().items():
+        yield RankFact(name, figure(number, "B", 0))
 
 
 def _available(match: re.Match[str]) -> Iterable[Statement]:
@@ -236,6 +247,12 @@ _MEMORY = (
     Pattern(
         "Available KV cache memory", re.compile(rf"Available KV cache memory: (?P<kv_available>{_N}){_G}"), _available
     ),
+    Pattern(
+        "Available memory: ",
+        re.compile(rf"Available memory: (?P<kv_available>{_I}), total memory: (?P<size_at_init>{_I})(?=\s*\n)"),
+        _ascend,
+        budget=False,
+    ),
     _row("frontend multimodal decoding", rf"Reserving (?P<multimodal>{_N}){_G} of GPU memory for frontend"),
     _row("frontend multimodal decoding", rf"KV cache memory reduced to (?P<kv_reduced>{_N}){_G}"),
     Pattern(
@@ -257,38 +274,4 @@ _MEMORY = (
         _concurrency,
     ),
 )
-
-
-def _mark(lead: str, name: str, phase: str | None = None) -> Pattern:
-    life = name in ("alive", "asked", "batch", "completed")
-    return Pattern(lead, re.compile(lead), lambda _: (Mark(name, phase),), budget=False, life=life)  # type: ignore[arg-type]
-
-
-_MARKS = (
-    _mark(r"Starting to load model", "loading", "loading"),
-    _mark("Loading safetensors checkpoint shards|Loading pt checkpoint shards", "loading", "loading"),
-    _mark(
-        r"Capturing CUDA graphs?[ (:]|Capturing CUDA graph shapes:|Capturing HIP graphs?[ (:]", "capturing", "capturing"
-    ),
-    _mark(
-        "Capturing the model for CUDA graphs|Capturing cudagraphs for decoding|Capturing model for speculator",
-        "capturing",
-        "capturing",
-    ),
-    _mark(r"init engine \(profile, create kv cache, warmup model\)", "initialised", "warming_up"),
-    # What the front end prints once the engine core is up: between the two nothing is allocated for the engine.
-    _mark(r"Available routes are:|Waiting for application startup", "initialised"),
-    _mark(r"Application startup complete", "serving", "serving"),
-    _mark(r"Uvicorn running on", "serving", "serving"),
-    _mark(r"Sleep mode freed|to fall asleep", "asleep", "sleeping"),
-    _mark(r"to wake up", "awake", "serving"),
-    _mark(r"API server: shutdown triggered|EngineCore: trigger received signal", "stopping"),
-    _mark(r"Shutting down(?:$| FastAPI)", "stopping"),
-    _mark(r"POST /\S{0,200} HTTP/1\.\d\\?\"? 200", "completed", "serving"),
-    _mark(r"Avg generation throughput: (?:[1-9]|0\.\d{0,6}[1-9]).{0,80}Running: 0 reqs", "completed", "serving"),
-    _mark(r"Avg prompt throughput: ", "alive", "serving"),
-    _mark(r"Received request |Added request ", "asked", "serving"),
-    _mark(r"Processed prompts: +0%", "batch", "serving"),
-    _mark(r"Processed prompts: +[1-9]\d*%", "completed", "serving"),
-)
-PATTERNS = (*_IDENTITY, *_MEMORY, *vllm_graphs.PATTERNS, *_MARKS)
+PATTERNS = (*_IDENTITY, *_MEMORY, *vllm_graphs.PATTERNS, *vllm_marks.PATTERNS)

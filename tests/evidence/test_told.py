@@ -231,6 +231,12 @@ def test_a_cause_is_not_presumed_where_nothing_tells_one(lines: list[str]) -> No
         ([WORKER + "Exception in worker VllmWorkerProcess while processing method init_device: NCCL error: unhandled "
           "cuda error, Traceback (most recent call last):"], "not_memory"),
         ([FATAL, CORE + "AssertionError"], "not_memory"),
+        ([LOADED, CORE + "RuntimeError: Triton Error [CUDA]: out of memory"], "kv_alloc_oom"),
+        (["(EngineCore pid=12) INFO 02-03 10:00:00 [w.py:270] Available memory: 0, total memory: 65452113920",
+          CORE + "EngineCore failed to start."], "no_kv_room"),
+        ([CORE + "RuntimeError: Unable to load model, a likely reason is the model is too large. See the detailed: "
+          "RESOURCE_EXHAUSTED: Error allocating device buffer: Attempting to allocate 896.00M. That was not possible. "
+          "There are 295.08M free.; (0x0x0_HBM0)"], "weights_oom"),
         (["CRITICAL 02-03 10:00:00 [core_client.py:359] Got fatal signal from worker processes, shutting down."],
          "unknown"),
     ],
@@ -240,6 +246,11 @@ def test_a_death_told_in_few_lines_has_its_cause_without_a_guess(lines: list[str
 
     assert failure is not None
     assert (failure.cause, failure.presumed) == (cause, False)
+
+
+@pytest.mark.parametrize("line", ["error: failed to load model '/models/none.gguf'", "Capture cuda graph failed: bad"])
+def test_a_place_is_no_death_of_memory(line: str) -> None:
+    assert all(boot.report.failure is None for boot in told(LOADED, line))
 
 
 def test_the_code_of_an_assertion_is_no_assertion() -> None:

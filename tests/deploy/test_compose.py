@@ -3,7 +3,9 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import socket
 import subprocess
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 import yaml
 
 from budget_exporter import cli, config
+from budget_exporter.roots import Roots
 from budget_exporter.sources import SOURCES
 from tests.real_parts import program
 
@@ -143,6 +146,38 @@ def test_the_override_adds_what_reading_an_environment_takes() -> None:
     assert set(override["services"]) == {"exporter"}
     assert override["services"]["exporter"]["cap_add"] == ["SYS_PTRACE", "DAC_READ_SEARCH"]
     assert override["services"]["exporter"]["user"] == "0:0"
+
+
+@pytest.mark.parametrize("path", sorted(COMPOSE.glob("compose.*.yaml")), ids=lambda path: path.stem)
+def test_an_override_is_for_the_exporter_alone_and_told_of(path: Path) -> None:
+    override = yaml.safe_load(path.read_text(encoding="utf-8"))
+    assert set(override) == {"services"}
+    assert set(override["services"]) == {"exporter"}
+    assert f"-f {path.name}" in (COMPOSE / "README.md").read_text(encoding="utf-8")
+    for key in ("privileged", "network_mode", "devices", "read_only", "cap_drop"):
+        assert key not in override["services"]["exporter"]
+
+
+def test_the_socket_of_containers_lies_where_the_exporter_looks(tmp_path: Path) -> None:
+    exporter = yaml.safe_load((COMPOSE / "compose.containers.yaml").read_text(encoding="utf-8"))["services"]["exporter"]
+    [mount] = exporter["volumes"]
+    source, target, mode = mount.split(":")
+    assert (source, mode) == ("/run/docker.sock", "ro")
+    inside = Path(target).relative_to(_flags("exporter")["path.rootfs"])
+    (tmp_path / inside).parent.mkdir()
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(str(tmp_path / inside))
+        assert Roots(rootfs=tmp_path).sockets() == [tmp_path / inside]
+
+
+def test_the_image_can_be_given_every_reader_s_library() -> None:
+    text = CONTAINERFILE.read_text(encoding="utf-8")
+    assert "ARG EXTRAS=systemd\n" in text
+    assert '".[${EXTRAS}]"' in text
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    nvidia = yaml.safe_load((COMPOSE / "compose.nvidia.yaml").read_text(encoding="utf-8"))["services"]["exporter"]
+    assert set(nvidia["build"]["args"]["EXTRAS"].split(",")) == {"systemd", "nvidia"} <= set(extras)
+    assert set(re.findall(r"come in, too: (.+)\.", text)[0].split(", ")) <= set(extras)
 
 
 @pytest.mark.real_part("promtool")

@@ -13,12 +13,16 @@ from tests.real_parts import program
 
 SYSTEMD = Path(__file__).resolve().parents[2] / "deploy" / "systemd"
 UNIT = SYSTEMD / "budget-exporter.service"
+DROP_INS = sorted((SYSTEMD / "drop-ins").iterdir())
+ADDED = frozenset({"PrivateDevices", "DevicePolicy", "DeviceAllow", "SupplementaryGroups", "MemoryHigh", "MemoryMax"})
+ADDED |= {"AmbientCapabilities", "CapabilityBoundingSet"}
+"""What a drop-in may change; everything else stays as hard as it is."""
 
 
-def _settings() -> dict[str, list[str]]:
-    """Return every setting of the unit; a key may be given more than once."""
+def _settings(path: Path = UNIT) -> dict[str, list[str]]:
+    """Return every setting of a unit or a drop-in; a key may be given more than once."""
     found: defaultdict[str, list[str]] = defaultdict(list)
-    for line in UNIT.read_text(encoding="utf-8").splitlines():
+    for line in path.read_text(encoding="utf-8").splitlines():
         if line and line[0] not in "#[":
             key, _, value = line.partition("=")
             found[key].append(value)
@@ -78,3 +82,30 @@ def test_the_instructions_install_every_file_of_this_folder() -> None:
     assert {path.name for path in SYSTEMD.iterdir() if f"deploy/systemd/{path.name}" in told} == {
         path.name for path in SYSTEMD.iterdir() if path.name != "README.md"
     }
+
+
+@pytest.mark.parametrize("path", DROP_INS, ids=lambda path: path.stem)
+def test_a_drop_in_opens_what_it_is_for_and_nothing_else(path: Path) -> None:
+    settings = _settings(path)
+    assert settings.keys() <= ADDED
+    assert f"`{path.name}`" in (SYSTEMD / "README.md").read_text(encoding="utf-8")
+    # ProtectClock of the unit implies a list of devices: without their names the nodes stay closed.
+    assert SETTINGS["ProtectClock"] == ["yes"]
+    opened = settings.get("PrivateDevices") == ["no"]
+    assert opened == bool(settings.get("DeviceAllow")) == (settings.get("DevicePolicy") == ["closed"])
+    assert all(re.fullmatch(r"char-[a-z]+\*? rw", allowed) for allowed in settings.get("DeviceAllow", ()))
+
+
+@pytest.mark.real_part("systemd-analyze")
+@pytest.mark.parametrize("path", DROP_INS, ids=lambda path: path.stem)
+def test_with_a_drop_in_the_exposure_stays_little(path: Path, tmp_path: Path) -> None:
+    """Devices cost most: what is as good as root shows in no score."""
+    whole = tmp_path / UNIT.name
+    whole.write_text(UNIT.read_text(encoding="utf-8") + path.read_text(encoding="utf-8"), encoding="utf-8")
+    judged = subprocess.run(
+        [program("systemd-analyze"), "security", "--offline=true", "--threshold=30", "--no-pager", whole],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert judged.returncode == 0, judged.stdout[-300:] + judged.stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.metadata
 import re
 import shutil
@@ -152,21 +153,70 @@ def test_it_sees_an_engine_of_another_user(running: SystemdRig) -> None:
     assert _value(running, "budget_source_success", source="procfs") == 1
 
 
-def test_without_capabilities_the_engine_is_shown_and_the_source_says_so(running: SystemdRig) -> None:
-    folder = running.merged / "etc/systemd/system/budget-exporter.service.d"
+@contextlib.contextmanager
+def _with(rig: SystemdRig, drop_in: str) -> Iterator[None]:
+    """Run the unit with one of the drop-ins."""
+    folder = rig.merged / "etc/systemd/system/budget-exporter.service.d"
     folder.mkdir()
     try:
-        (folder / "none.conf").write_text("[Service]\nAmbientCapabilities=\nCapabilityBoundingSet=\n")
-        running.shell("systemctl", "daemon-reload")
-        running.shell("systemctl", "restart", "budget-exporter.service")
-        _answers(running)
+        shutil.copy(DEPLOY / "drop-ins" / drop_in, folder)
+        rig.shell("systemctl", "daemon-reload")
+        rig.shell("systemctl", "restart", "budget-exporter.service")
+        _answers(rig)
+        yield
+    finally:
+        shutil.rmtree(folder)
+        rig.shell("systemctl", "daemon-reload")
+
+
+def test_without_capabilities_the_engine_is_shown_and_the_source_says_so(running: SystemdRig) -> None:
+    with _with(running, "no-capabilities.conf"):
         until(lambda: _value(running, "budget_engine_up", engine="deployed") == 1, "the engine is found")
         until(lambda: _value(running, "budget_source_success", source="procfs") == 0, "the source says so")
         log = running.shell("journalctl", "-u", "budget-exporter.service", "--no-pager").stdout
         assert "CAP_SYS_PTRACE" in log
+
+
+def test_a_drop_in_for_devices_names_them_since_they_stay_closed_else(running: SystemdRig) -> None:
+    name = "budget-exporter.service"
+    assert running.show(name, "DeviceAllow") == "char-rtc r"
+    with _with(running, "nvidia.conf"):
+        assert running.show(name, "PrivateDevices") == "no"
+        assert running.show(name, "DevicePolicy") == "closed"
+        assert set(running.show(name, "DeviceAllow").splitlines()) == {"char-rtc r", "char-nvidia* rw"}
+        assert running.show(name, "ProtectSystem") == "strict"
+
+
+@pytest.mark.parametrize("group", ["docker", "podman"])
+def test_the_group_of_a_socket_comes_beside_that_of_the_journal(running: SystemdRig, group: str) -> None:
+    running.shell("groupadd", "--system", "--force", group)
+    with _with(running, f"{group}.conf"):
+        pid = running.show("budget-exporter.service", "MainPID")
+        groups = running.shell("sh", "-c", f"grep Groups: /proc/{pid}/status; getent group {group} systemd-journal")
+        has, *entries = groups.stdout.splitlines()
+        assert {entry.split(":")[2] for entry in entries} <= set(has.split()[1:])
+        assert len(entries) == 2
+
+
+def test_it_reads_a_log_that_only_root_may_read(running: SystemdRig) -> None:
+    """As the kubelet's are: a folder and a file of root's own."""
+    config = running.merged / "etc/budget-exporter/config.yaml"
+    good = config.read_text()
+    log = running.merged / "var/log/closed/engine.log"
+    log.parent.mkdir(mode=0o700)
+    log.write_text("INFO 02-03 10:00:00 [api_utils.py:395] version 0.28.0  model m\n")
+    log.chmod(0o600)
+    try:
+        config.write_text(
+            "engines: [{name: deployed, match: {unit: deployed.service}, log: {file: /var/log/closed/engine.log}}]\n"
+        )
+        running.shell("systemctl", "restart", "budget-exporter.service")
+        _answers(running)
+        until(lambda: _value(running, "budget_source_success", source="file") == 1, "the log is read")
     finally:
-        shutil.rmtree(folder)
-        running.shell("systemctl", "daemon-reload")
+        config.write_text(good)
+        shutil.rmtree(log.parent)
+        running.shell("systemctl", "restart", "budget-exporter.service")
 
 
 def test_reload_takes_over_a_configuration_and_refuses_a_broken_one(running: SystemdRig) -> None:

@@ -60,7 +60,7 @@ def find(view: View, wanted: Wanted, environ: Mapping[str, str] | None) -> Model
             return parse(_locate(view, source, revision, wanted.download, environ), overrides)
         except (LawError, SourceError) as error:
             text = str(error)
-            notes.append(f"{whose}: {text if text.startswith(CONFIG) else f'{CONFIG}: {text}'}")
+            notes.append(f"{whose}'s {text if text.startswith(CONFIG) else f'{CONFIG}: {text}'}")
             return None
 
     if wanted.config_format not in ("auto", "hf"):

@@ -24,7 +24,7 @@ WAIT = 0.1
 """Seconds a finder waits for files that answer."""
 MOST_HANGING = 4
 """Threads that may hang at once: each start of an engine on a file system that hangs would take one more."""
-SILENT = ModelFiles(notes=("the model: config.json: the file system does not answer",))
+SILENT = ModelFiles(notes=("the model's config.json: the file system does not answer",))
 
 
 @dataclass(slots=True)

@@ -26,14 +26,14 @@ __all__ = ["judge"]
 
 Answers = Mapping[KnifeEdgeReason, Answer]
 OF_RANKS: tuple[KnifeEdgeReason, ...] = (
-    "predicted_margin",
     "measured_margin",
+    "predicted_margin",
     "utilization_limit",
     "capture_over_charge",
     "kv_minimum",
     "compile_cap",
 )
-"""Reasons that are asked of every rank."""
+"""Reasons that are asked of every rank, what was measured before what is predicted."""
 
 
 def judge(

@@ -51,18 +51,23 @@ def predicted_margin(rank: RankLedger | None, policy: Policy) -> Answer:
     """Hold where the law predicts less than the warning floor."""
     if rank is None or rank.margin is None:
         return Answer()
-    floor = policy.floors.warning
-    sentence = f"the law predicts {gib_text(rank.margin)} left, the floor is {gib_text(floor)}"
-    return Answer(rank.margin < floor, rank.margin, sentence)
+    sentence = f"the law predicts {gib_text(rank.margin)} left, {_floor(rank.margin, policy)}"
+    return Answer(rank.margin < policy.floors.warning, rank.margin, sentence)
 
 
 def measured_margin(margin: int | None, phase: Phase, policy: Policy) -> Answer:
     """Hold where less than the warning floor was left at the high-water mark; never asked of a boot."""
     if margin is None or phase not in JUDGED:
         return Answer()
-    floor = policy.floors.warning
-    sentence = f"{gib_text(margin)} left at the high-water mark, the floor is {gib_text(floor)}"
-    return Answer(margin < floor, margin, sentence)
+    sentence = f"{gib_text(margin)} left at the high-water mark, {_floor(margin, policy)}"
+    return Answer(margin < policy.floors.warning, margin, sentence)
+
+
+def _floor(margin: int, policy: Policy) -> str:
+    """Return the floor that is missed, the critical one where both are."""
+    if margin < policy.floors.critical:
+        return f"below the critical floor of {gib_text(policy.floors.critical)}"
+    return f"below the warning floor of {gib_text(policy.floors.warning)}"
 
 
 def utilization(rank: RankLedger | None, ledger: Ledger | None, phase: Phase) -> Answer:
@@ -76,10 +81,11 @@ def utilization(rank: RankLedger | None, ledger: Ledger | None, phase: Phase) ->
         return Answer()
     ratio, limit = ledger.utilization_ratio, rank.limit
     free = sum(rank.size - term.bytes for term in rank.outside if term.name == "driver_reserve")
-    certain = f", {limit.low:.3f} to be certain" if limit.low < limit.ratio else ""
+    certain = f" ({limit.low:.3f} for certain)" if limit.low < limit.ratio else ""
+    asked = gib_text(math.ceil(rank.size * ratio))
     sentence = (
-        f"utilization {ratio} asks for {gib_text(math.ceil(rank.size * ratio))}, {gib_text(free)} were free at init; "
-        f"--gpu-memory-utilization at most {limit.ratio:.3f}{certain}"
+        f"utilization {ratio} asks for {asked}, {gib_text(free)} were free at init: "
+        f"enough for {limit.ratio:.3f} at most{certain}"
     )
     holds = rank.bootable is False and phase not in PAST_CHECK
     return Answer(holds, limit.ratio - ratio, sentence)

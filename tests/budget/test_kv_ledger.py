@@ -152,16 +152,16 @@ def test_a_price_that_the_registry_states_goes_first() -> None:
 @pytest.mark.parametrize(
     ("shape", "model", "report", "why"),
     [
-        (SHAPE, ModelFiles(notes=("the model: config.json: not there",)), V32, "config.json: not there"),
+        (SHAPE, ModelFiles(notes=("the model's config.json: not there",)), V32, "config.json: not there"),
         (SHAPE, MODEL, BootReport(), "differs from version to version"),
         (replace(SHAPE, kv_cache_dtype="turbo"), MODEL, V32, "kv_cache_dtype 'turbo'"),
         (replace(SHAPE, layout_flags=("hf-overrides",)), MODEL, V32, "--hf-overrides"),
         (replace(SHAPE, given={"decode-context-parallel-size": "x"}), MODEL, V32, "decode-context-parallel-size"),
         (
             replace(SHAPE, speculative=True, speculative_method="eagle3", speculative_tokens=3),
-            replace(MODEL, notes=("the draft model: config.json: not there",)),
+            replace(MODEL, notes=("the draft model's config.json: not there",)),
             V32,
-            "the draft model: config.json: not there",
+            "the draft model's config.json: not there",
         ),
     ],
 )
@@ -281,7 +281,7 @@ def test_gaudis_blocks_come_from_the_geometry_where_no_registry_has_a_price() ->
 @pytest.mark.parametrize(
     ("shape", "model", "why"),
     [
-        (Shape(), ModelFiles(notes=("the model: config.json: not there",)), "config.json: not there"),
+        (Shape(), ModelFiles(notes=("the model's config.json: not there",)), "config.json: not there"),
         (Shape(), ModelFiles(), "config.json is not known"),
         (Shape(), ModelFiles(replace(LLAMA, layers=((Latent(576),),) * 2)), "alike"),
         (Shape(), ModelFiles(replace(LLAMA, layers=(FULL, SLIDING))), "alike"),

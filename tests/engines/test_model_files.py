@@ -156,7 +156,7 @@ def test_a_config_that_says_nothing_costs_a_note(host: Host, content: object, wh
     files = host.read("/models/tiny")
     assert files.config is None
     (note,) = files.notes
-    assert note.startswith("the model: config.json: ")
+    assert note.startswith("the model's config.json: ")
     assert why in note
 
 
@@ -375,7 +375,7 @@ def test_the_model_that_drafts_is_read_as_well(host: Host) -> None:
         assert len(files.draft.layers) == 1
         assert files.notes == ()
     (note,) = host.read("/models/tiny", "--spec-model", "org/none").notes
-    assert note.startswith("the draft model: config.json: ")
+    assert note.startswith("the draft model's config.json: ")
     other = json.dumps({"model": "org/eagle", "draft_tensor_parallel_size": 1})
     assert "divided" in host.read("/models/tiny", "-tp", "2", "--speculative-config", other).notes[0]
     assert host.read("/models/tiny", "--speculative-config", other).draft is not None
@@ -445,7 +445,7 @@ def test_an_engine_that_is_found_brings_its_model_along(tmp_path: Path) -> None:
     deadline = time.monotonic() + 10
     while True:
         notes = [s.model_files.notes for s in finder.find()[0] if s.model_files is not None]
-        if notes == [(), ("the model: config.json: there is no such directory, and it is no name of the hub's",)]:
+        if notes == [(), ("the model's config.json: there is no such directory, and it is no name of the hub's",)]:
             break
         assert time.monotonic() < deadline, notes
         time.sleep(0.01)

@@ -12,7 +12,7 @@ from budget_exporter.facts.boot import Phase
 from budget_exporter.facts.engine import Pending, Placement, Shape
 from budget_exporter.facts.ledger import Limit, Term
 from budget_exporter.facts.snapshot import Snapshot
-from budget_exporter.facts.verdict import FINDINGS
+from budget_exporter.facts.verdict import FINDINGS, Advice
 from budget_exporter.publish import page
 from budget_exporter.publish.page.figures import NOTHING, age, gib, signed_gib, size_text, utc
 from budget_exporter.publish.page.html import Html, join, tag
@@ -117,6 +117,32 @@ def test_an_engine_that_is_down_says_so_and_how_it_died() -> None:
     assert "31.29 GiB free" in text
     assert "auto_restart" in text
     assert "41 seen" in text
+
+
+def test_that_it_is_down_and_loops_stands_before_why_and_what_to_change() -> None:
+    before = snapshots.crash_loop()
+    advice = Advice("utilization_limit", "--gpu-memory-utilization", "0.981", "--gpu-memory-utilization 0.981 passes")
+    verdict = replace(
+        before.engines[0].verdict,
+        findings={"mlock_failed": True, "crash_loop": True},
+        sentences=("utilization 1.0 asks for more than was free",),
+        advice=(advice,),
+    )
+    text = read(one(before, verdict=verdict)).text
+    places = [
+        text.index(word)
+        for word in ("No main process", "crash_loop :", "asks for more", "To change: --gpu", "mlock_failed :")
+    ]
+    assert places == sorted(places)
+
+
+def test_a_pill_says_that_a_shape_is_on_a_knife_edge() -> None:
+    assert "serving up knife edge" in read(snapshots.knife_edge()).text
+    assert "knife edge" not in read(snapshots.healthy()).text
+
+
+def test_a_pool_that_only_the_law_tells_of_leaves_no_gap() -> None:
+    assert "KV pool law 401,408 tokens, contract" in read(one(snapshots.healthy(), report=None)).text
 
 
 def one(before: Snapshot, **changes: object) -> Snapshot:
@@ -279,7 +305,8 @@ def test_an_open_partition_says_that_its_rest_is_not_known() -> None:
 
 def test_only_the_ledger_of_the_rank_with_the_least_left_is_open() -> None:
     def opened(snapshot: Snapshot) -> list[bool]:
-        return ["open" in attrs for name, attrs in read(snapshot).tags if name == "details"]
+        *engines, _sources = ["open" in attrs for name, attrs in read(snapshot).tags if name == "details"]
+        return engines
 
     edge = snapshots.knife_edge()
     assert opened(edge) == [False, True, False]  # flags, rank 0, rank 1
@@ -329,6 +356,17 @@ def test_sources_show_their_state_in_words() -> None:
     assert "/proc/4711/environ: permission denied, needs CAP_SYS_PTRACE failing" in read(snapshots.crash_loop()).text
     late = read(snapshots.healthy(), AT + 30).text
     assert "procfs every 5 s · last success 32 s ago · took 21.0 ms · 720 runs, 1 failed late" in late
+
+
+def test_sources_are_folded_while_all_are_well_and_those_that_are_not_come_first() -> None:
+    before = snapshots.healthy()
+    assert f"Sources {len(before.sources)}, all well" in read(before).text
+    assert [attrs for name, attrs in read(before).tags if name == "details"][-1] == {}
+    first, *others, last = before.sources
+    ill = replace(last, success=False, error="no such bus")
+    reader = read(replace(before, sources=(first, *others, ill)))
+    assert f"Sources 1 of {len(before.sources)} not well {last.name} every" in reader.text
+    assert "open" in [attrs for name, attrs in reader.tags if name == "details"][-1]
 
 
 def test_no_devices_and_no_engines_are_said() -> None:

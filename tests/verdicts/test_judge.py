@@ -104,13 +104,13 @@ def test_five_windows_with_nothing_left_are_on_a_knife_edge() -> None:
     assert verdict.findings["knife_edge"] is True
     assert set(verdict.ranks["0"].why) == {"measured_margin", "predicted_margin"}
     assert any(sentence.startswith("rank 0: the law predicts -") for sentence in verdict.sentences)
-    assert verdict.ranks["0"].why["predicted_margin"].endswith("the floor is 0.75 GiB")
+    assert verdict.ranks["0"].why["predicted_margin"].endswith("left, below the critical floor of 0.25 GiB")
     booting = judge(shape, report, "capturing", measured={})
     assert [(a.reason, a.lever, a.value) for a in booting.advice] == [
         ("predicted_margin", "--gpu-memory-utilization", "0.858")
     ]
     measured = verdict.ranks["1"].why["measured_margin"]
-    assert measured.startswith("0.00 GiB left at the high-water mark, the floor is 0.75 GiB")
+    assert measured.startswith("0.00 GiB left at the high-water mark, below the critical floor of 0.25 GiB")
 
 
 @pytest.mark.parametrize("phase", ["starting", "failing", "stopped", "unknown"])
@@ -121,8 +121,7 @@ def test_utilization_1_exceeds_the_limit(phase: Phase) -> None:
     assert verdict.knife_edge["utilization_limit"] is True
     assert "measured_margin" not in verdict.knife_edge
     assert verdict.ranks["1"].why["utilization_limit"] == (
-        "utilization 1.0 asks for 31.86 GiB, 31.29 GiB were free at init; "
-        "--gpu-memory-utilization at most 0.982, 0.981 to be certain"
+        "utilization 1.0 asks for 31.86 GiB, 31.29 GiB were free at init: enough for 0.982 at most (0.981 for certain)"
     )
 
 
@@ -369,7 +368,7 @@ def test_a_device_alone_has_margins_and_no_more() -> None:
     assert verdict.ranks["0"].margin_high_water == printed_bytes("0.10")
     assert verdict.knife_edge == {"measured_margin": True}
     assert verdict.findings == {"knife_edge": True}
-    assert verdict.sentences == ("rank 0: 0.10 GiB left at the high-water mark, the floor is 0.75 GiB",)
+    assert verdict.sentences == ("rank 0: 0.10 GiB left at the high-water mark, below the critical floor of 0.25 GiB",)
     assert verdict.contract_tokens is None
 
 
@@ -403,7 +402,7 @@ def test_a_measured_limit_has_no_rounding_to_be_certain_of() -> None:
     ranks = {name: replace(rank, bootable=False, limit=ledger().ranks["0"].limit) for name, rank in known.ranks.items()}
     exact = {name: _exact(rank) for name, rank in ranks.items()}
     verdict = judge(phase="starting", known=replace(known, ranks=exact), measured={})
-    assert verdict.ranks["0"].why["utilization_limit"].endswith("at most 0.982")
+    assert verdict.ranks["0"].why["utilization_limit"].endswith("enough for 0.982 at most")
 
 
 def _exact(rank: RankLedger) -> RankLedger:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from budget_exporter.facts.engine import Placement
 from budget_exporter.facts.snapshot import EngineState
-from budget_exporter.facts.verdict import Floors, RankVerdict
+from budget_exporter.facts.verdict import Finding, Floors, RankVerdict
 from budget_exporter.publish.page import findings, identity, ledger, supervision
 from budget_exporter.publish.page.figures import gib
 from budget_exporter.publish.page.html import Html, join, tag
@@ -14,18 +14,25 @@ from budget_exporter.units import gib_text
 __all__ = ["is_troubled", "section"]
 
 _RECENT_S = 3600.0
+_GRAVE: tuple[Finding, ...] = ("crash_loop", "leak")
+"""Findings that page somebody."""
 _DYING = frozenset({"failing", "stopped"})
 
 
 def is_troubled(state: EngineState) -> bool:
     """Return whether someone should look at this engine first."""
-    sharp = any(state.verdict.knife_edge.values()) or state.verdict.findings.get("knife_edge", False)
-    return (state.expected and state.up is False) or sharp
+    return (state.expected and state.up is False) or _is_sharp(state)
+
+
+def _is_sharp(state: EngineState) -> bool:
+    return any(state.verdict.knife_edge.values()) or state.verdict.findings.get("knife_edge", False)
 
 
 def section(state: EngineState, *, now: float) -> Html:
     """Return everything known of one engine; ``now`` is the Unix time ages are counted to."""
-    title = tag("h2", state.name, _pill(state.phase, "bad" if state.phase in _DYING else "phase"), _life(state))
+    phase = _pill(state.phase, "bad" if state.phase in _DYING else "phase")
+    edge = _pill("knife edge", "bad") if _is_sharp(state) else None
+    title = tag("h2", state.name, phase, _life(state), edge)
     # What is gone holds nothing: its devices are shown below.
     margins = [_margin(state, verdict) for verdict in state.verdict.ranks.values()] if state.up else []
     return tag(
@@ -53,19 +60,18 @@ def _pill(text: str, kind: str) -> Html:
 
 
 def _alarms(state: EngineState, now: float) -> Html:
-    """Return knife-edge sentences before anything else, how it died, flags it would not take, and findings."""
-    alarms = [tag("li", sentence) for sentence in state.verdict.sentences]
-    alarms += [tag("li", f"To change: {advice.sentence}.") for advice in state.verdict.advice]
+    """Return whether it is down or died lately, why and what to change; then flags it would not take, and findings."""
+    held = {name for name, holds in state.verdict.findings.items() if holds and not findings.harmless(name, state)}
+    if state.verdict.sentences:
+        # The sentences say all that the finding of the same name says.
+        held.discard("knife_edge")
     fate = _fate(state, now)
-    if fate:
-        alarms.append(tag("li", fate))
+    alarms = [tag("li", fate)] if fate else []
+    alarms += [findings.item(name, state) for name in _GRAVE if name in held]
+    alarms += [tag("li", sentence) for sentence in state.verdict.sentences]
+    alarms += [tag("li", f"To change: {advice.sentence}.") for advice in state.verdict.advice]
     mild = [tag("li", fault) for fault in (state.shape.faults if state.shape is not None else ())]
-    # The sentences say all that the finding of the same name says.
-    mild += [
-        findings.item(name, state)
-        for name, holds in state.verdict.findings.items()
-        if holds and not (name == "knife_edge" and state.verdict.sentences) and not findings.harmless(name, state)
-    ]
+    mild += [findings.item(name, state) for name in state.verdict.findings if name in held and name not in _GRAVE]
     return join(
         tag("ul", *alarms, class_="alarms") if alarms else None,
         tag("ul", *mild, class_="alarms mild") if mild else None,

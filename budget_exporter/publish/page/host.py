@@ -62,9 +62,18 @@ def _bar(state: DeviceState) -> Html | None:
 
 
 def sources(healths: tuple[SourceHealth, ...], *, now: float) -> Html:
-    """Return the list of sources; ``now`` is the Unix time ages are counted to."""
-    rows = [_source(health, now) for health in healths]
-    return tag("section", tag("h2", "Sources"), tag("table", tag("tbody", *rows)))
+    """
+    Return the list of sources, folded where all of them are well; ``now`` is the Unix time ages are counted to.
+
+    Those that are not well come first: a host has a dozen, and most of them have nothing to tell there.
+    """
+    troubled = [health for health in healths if _state(health, now)[0] != "good"]
+    well = [health for health in healths if _state(health, now)[0] == "good"]
+    told = f"{len(troubled)} of {len(healths)} not well" if troubled else f"{len(healths)}, all well"
+    title = tag("summary", "Sources", tag("small", told))
+    rows = [_source(health, now) for health in (*troubled, *well)]
+    table = tag("table", tag("tbody", *rows))
+    return tag("section", tag("details", title, table, open="" if troubled else None), class_="sources")
 
 
 def _source(health: SourceHealth, now: float) -> Html:

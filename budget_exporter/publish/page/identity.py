@@ -93,7 +93,8 @@ def _kv_pool(state: EngineState) -> str | None:
     engine = None if state.report is None else state.report.kv_tokens
     if law is None and engine is None:
         return None
-    text = f"law {count(law)} tokens, engine {count(engine)} tokens"
+    told = (("law", law), ("engine", engine))
+    text = ", ".join(f"{who} {count(tokens)} tokens" for who, tokens in told if tokens is not None)
     if state.report is not None and state.report.kv_concurrency is not None:
         text += f" ({state.report.kv_concurrency:.2f} of the longest request)"
     contract = state.verdict.contract_tokens

@@ -67,17 +67,13 @@ def _outcome(request: pytest.FixtureRequest, folder: Path, promtool: str) -> Ite
         raised = _raised(promtool, folder, {name: (r.recording, r.state_at or 0.0) for name, r in made.items()})
         live.finish()
         raised |= _raised(promtool, folder, live.recordings())
-        up = {r["metric"]["instance"]: float(r["value"][1]) for r in live.paging.query("min_over_time(up[10m])")}
+        up = {r["metric"]["instance"]: float(r["value"][1]) for r in live.paging.query("avg_over_time(up[10m])")}
         found = Outcome(raised, live, {name: up[slug(name)] for name in live.played})
         rows = [row for incident in INCIDENTS for row in _rows(incident.name, found)]
-        request.config.stash[ROWS] = [*rows, *(row for name in _healthy() for row in _rows(name, found))]
+        request.config.stash[ROWS] = [*rows, *_rows_of_boots(found), *_rows(WEEK, found)]
         yield found
     finally:
         live.close()
-
-
-def _healthy() -> list[str]:
-    return [*(boot_name(number) for number in range(len(BOOTS))), WEEK]
 
 
 async def _replay(folder: Path) -> dict[str, Replay]:
@@ -112,6 +108,16 @@ def _rows(name: str, outcome: Outcome) -> Iterator[tuple[str, ...]]:
         at = f"{live[page]:.1f} s" if page in live else "" if played is None else "none" if page == "none" else ""
         first = (name, f"{raised.state_at:.0f} s") if number == 0 else ("", "")
         yield (*first, page, after, at, warnings if number == 0 else "")
+
+
+def _rows_of_boots(outcome: Outcome) -> Iterator[tuple[str, ...]]:
+    """Yield one row for all healthy boots, and one more for each that raised something after all."""
+    names = [boot_name(number) for number in range(len(BOOTS))]
+    quiet = sum(not outcome.raised[name].alerts for name in names)
+    yield (f"{quiet} of {len(names)} healthy 0.19 boots", "", "none", "", "", "none")
+    for name in names:
+        if outcome.raised[name].alerts:
+            yield from _rows(name, outcome)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:

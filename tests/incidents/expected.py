@@ -109,7 +109,12 @@ INCIDENTS: tuple[Incident, ...] = (
         "process list wedged, then a card fills",
         timelines.blind,
         pages={"BudgetDeviceMemoryNearlyExhausted": MINUTE},
-        warnings={"BudgetSourceFailing": 6 * MINUTE, "BudgetSourceStale": 4 * MINUTE} | MARGIN,
+        # What the engine's shape comes to is not judged while nobody can tell whether it runs.
+        warnings={
+            "BudgetSourceFailing": 6 * MINUTE,
+            "BudgetSourceStale": 4 * MINUTE,
+            "BudgetMarginBelowFloor:measured_margin": 6 * MINUTE,
+        },
         live={"BudgetDeviceMemoryNearlyExhausted": MINUTE},
         replayed=False,
     ),
@@ -118,7 +123,8 @@ INCIDENTS: tuple[Incident, ...] = (
         timelines.card_lost,
         pages={"BudgetDeviceLost": 90.0},
         warnings={"BudgetSourceFailing": 6 * MINUTE, "BudgetSourceStale": 4 * MINUTE},
-        live={"BudgetDeviceLost": 90.0},
+        # A scrape that is missed on a busy machine begins the minute anew.
+        live={"BudgetDeviceLost": 150.0},
         replayed=False,
     ),
     Incident("restarted with other flags", timelines.other_flags, infos=RESTARTED),

@@ -14,7 +14,7 @@ from tests.incidents.recording import Recording
 from tests.incidents.stage import Stage
 from tests.integration.incident import serve
 from tests.integration.paging import Paging
-from tests.integration.processes import Exporter, until
+from tests.integration.processes import Exporter
 
 __all__ = ["Live", "Played", "slug"]
 
@@ -48,7 +48,8 @@ class Live:
     def __init__(self, folder: Path, incidents: Sequence[Incident]) -> None:
         self._stack = contextlib.ExitStack()
         self._over = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._players: list[threading.Thread] = []
+        self._recorders: list[threading.Thread] = []
         self.played: dict[str, Played] = {}
         with contextlib.ExitStack() as unless_started:
             unless_started.callback(self._stack.close)
@@ -62,19 +63,16 @@ class Live:
             unless_started.pop_all()
         self.began = time.monotonic()
         for played in self.played.values():
-            self._start(self._play, played)
+            self._players.append(threading.Thread(target=self._play, args=(played,), daemon=True))
             if not played.incident.replayed:
-                self._start(self._record, played)
+                self._recorders.append(threading.Thread(target=self._record, args=(played,), daemon=True))
+        for thread in self._players + self._recorders:
+            thread.start()
 
     def _prepare(self, folder: Path, incident: Incident) -> Played:
         stage = Stage(folder, live=True)
         exporter = self._stack.enter_context(serve(stage.host, folder / "exporter.log", "--no-source.containers"))
         return Played(incident, stage, exporter, Recording(time.time(), INTERVAL))
-
-    def _start(self, act: object, played: Played) -> None:
-        thread = threading.Thread(target=act, args=(played,), daemon=True)  # type: ignore[arg-type]  # a method
-        self._threads.append(thread)
-        thread.start()
 
     def _play(self, played: Played) -> None:
         due = time.monotonic()
@@ -88,20 +86,19 @@ class Live:
 
     def _record(self, played: Played) -> None:
         due = time.monotonic()
+        played.recording.begin = time.time()
         while not self._over.is_set():
             played.recording.add(played.exporter.get()[1])
             due += INTERVAL
             self._over.wait(due - time.monotonic())
 
     def finish(self) -> None:
-        """Wait until everything is played and every page has come that must."""
-        limit = self.began + LIMIT - time.monotonic()
-        try:
-            until(self._done, "everything is played and paged", max(limit, 1.0), pause=0.5)
-        finally:
-            self._over.set()
-            for thread in self._threads:
-                thread.join(10)
+        """Wait until everything is played and every page has come that must, or can no longer come in time."""
+        while not self._done() and time.monotonic() < self.began + LIMIT:
+            time.sleep(0.5)
+        self._over.set()
+        for thread in self._players + self._recorders:
+            thread.join(10)
 
     def recordings(self) -> dict[str, tuple[Recording, float]]:
         """Return what was recorded of those that are not replayed, each gone on as it ended, and its state's begin."""
@@ -115,9 +112,8 @@ class Live:
     def _done(self) -> bool:
         if time.monotonic() - self.began < LIMIT / 2:
             return False  # those that must not page have their time too
-        players = self._threads
         waiting = [p for p in self.played.values() if (p.incident.live or {}).keys() - self.pages(p).keys()]
-        playing = [thread for thread in players if thread.is_alive() and thread._target == self._play]  # type: ignore[attr-defined]
+        playing = any(thread.is_alive() for thread in self._players)
         failed = any(played.failure for played in self.played.values())
         return failed or (not waiting and not playing)
 

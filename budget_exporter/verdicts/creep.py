@@ -13,6 +13,8 @@ __all__ = ["FEWEST", "Window", "creep"]
 
 FEWEST = 12
 """Windows without which there is no trend."""
+LATELY = 36
+"""The newest windows, that are judged by themselves first: a leak that begins late is not to wait for what was well."""
 LEAST_RISE = 64 * 2**20
 """Bytes a trend must have gained over all windows: page tables and allocators breathe by tens of MiB."""
 QUARTERS = 4
@@ -41,7 +43,7 @@ class Window:
 
 def creep(windows: Sequence[Window]) -> Creep | None:
     """
-    Return the trend of ``windows`` (oldest first), None where there is none.
+    Return the trend of ``windows`` (oldest first), None where there is none: that of the newest, else that of all.
 
     The pace is the median of the slopes between all pairs of windows (Theil 1950, Sen 1968): it holds with nearly
     a third of the windows off. That alone is no trend: one step up makes half of the slopes rise. So their lower
@@ -49,6 +51,10 @@ def creep(windows: Sequence[Window]) -> Creep | None:
     with their two or three levels, cannot make them do. Nor is there one where the rise slows down: what fills after a
     start comes to an end by itself.
     """
+    return _trend(windows[-LATELY:]) or _trend(windows)
+
+
+def _trend(windows: Sequence[Window]) -> Creep | None:
     if len(windows) < FEWEST:
         return None
     points = [(window.at, float(window.used)) for window in windows]

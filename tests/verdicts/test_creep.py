@@ -60,21 +60,28 @@ def test_no_trend_in_too_few_windows_in_noise_or_in_a_small_gain() -> None:
     assert creep(windows(*(BASE + i * 100 * MIB for i in range(20)), *(BASE + 900 * MIB for _ in range(5)))) is None
 
 
-@pytest.mark.parametrize("hours", [0.25, 1.0, 4.0])
-@pytest.mark.parametrize("total", [120, 400, 2000])
-def test_what_fills_after_a_start_ever_more_slowly_is_no_trend(total: int, hours: float) -> None:
-    grown = [total * t / (t + hours) for t in (i / 12 for i in range(72))]
-    for count in range(FEWEST, 73):
-        used = [BASE + int(each) * MIB for each in grown[:count]]
-        found = creep(windows(*used))
-        # In the first hours of one that takes days it looks as a leak does.
-        assert found is None or count / 12 < hours, count
+@pytest.mark.parametrize(("hours", "like_a_leak"), [(0.25, 0.0), (1.0, 0.0), (4.0, 8.0)])
+@pytest.mark.parametrize("total", [120, 400])
+def test_what_fills_after_a_start_ever_more_slowly_is_no_trend(total: int, hours: float, like_a_leak: float) -> None:
+    """Half of it is there after ``hours``; what takes days looks as a leak does for the first eight hours."""
+    grown = [total * t / (t + hours) for t in (i / 12 for i in range(180))]
+    for count in range(FEWEST, 180):
+        found = creep(windows(*(BASE + int(each) * MIB for each in grown[max(0, count - 72) : count])))
+        assert found is None or count / 12 < like_a_leak, count
 
 
 def test_a_leak_that_begins_late_or_gets_worse_is_a_trend() -> None:
-    late = [BASE + max(0, i - 12) * 17 * MIB for i in range(48)]
-    assert creep(windows(*late)) is not None
+    late = [BASE + max(0, i - 36) * 17 * MIB for i in range(72)]
+    found = creep(windows(*late))
+    assert found is not None
+    assert found.slope * 3600 == pytest.approx(12 * 17 * MIB, rel=1e-6)
     assert creep(windows(*(BASE + i * i * MIB for i in range(24)))) is not None
+
+
+def test_a_leak_too_slow_for_the_newest_windows_shows_in_all_of_them() -> None:
+    found = creep(windows(*(BASE + i * 3 * MIB // 2 for i in range(72))))
+    assert found is not None
+    assert found.slope * 3600 == pytest.approx(18 * MIB, rel=0.01)
 
 
 @pytest.mark.parametrize(

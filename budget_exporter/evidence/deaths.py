@@ -180,7 +180,6 @@ _ENDS = (
         Death("other", "not_memory"),
         body=rf"^(?:[\w.]+\.)?{_NOT}\w*(?:Error|Exception): (?!{_CASCADE}|{_MEMORY})",
     ),
-    _simple("AssertionError", Death("other", "not_memory"), body=r"^AssertionError\s*\n"),
     # V0 up to 0.5: what a worker failed of, in one line.
     _simple(
         "while processing method",

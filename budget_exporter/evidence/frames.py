@@ -130,9 +130,9 @@ PATTERNS = (
         budget=False,
     ),
     Pattern(
-        r"ParallelLinear\(|ParallelLMHead\(|ParallelEmbedding\(|FusedMoE\(",
-        # A layer where a model is built, not where one is printed: it takes the memory for its weights.
-        re.compile(r"^\s*[\w.]{1,80} = \w{0,40}(?:ParallelLinear|ParallelLMHead|ParallelEmbedding|FusedMoE)\("),
+        ", in __init__",
+        # Where a model is built, layer by layer: each takes the memory for its weights.
+        re.compile(r"/model_executor/models/\w{1,80}\.py\", line (?P<frame_line>[0-9]{1,7}), in __init__\s*\n"),
         lambda _: (Mark("frame", "loading"),),
         budget=False,
     ),

@@ -198,17 +198,6 @@ _MEMORY = (
     _row("model weights take", rf"non_torch_memory takes (?P<non_torch>{_N}){_G}"),
     _row("model weights take", rf"activation peak memory takes (?P<activation>{_N}){_G}"),
     _row("model weights take", rf"reserved for KV Cache is (?P<kv_available>{_N}){_G}"),
-    # A table of 0.6.5's development, one row a line.
-    *(
-        _row(rf"{row}[ \t]", rf"^\s*{row}[ \t]+(?P<{name}>{_N}){_G}\s*\n")
-        for row, name in (
-            ("total_gpu_memory", "size_at_init"),
-            ("the current vLLM instance can use", "requested"),
-            ("non_torch_memory", "non_torch"),
-            ("PyTorch activation peak memory", "activation"),
-            ("available_kv_cache_memory", "kv_available"),
-        )
-    ),
     _row("total_gpu_memory=", rf"[\s,]total_gpu_memory=(?P<size_at_init>{_N}){_G}"),
     _row("total_gpu_memory=", rf"[\s,]initial_memory_usage=(?P<used_at_init>{_N}){_G}"),
     _row("total_gpu_memory=", rf"[\s,]peak_torch_memory=(?P<peak_torch>{_N}){_G}"),

@@ -16,6 +16,7 @@ from budget_exporter.facts.boot import BootReport, Cause, Failure
 from budget_exporter.facts.device import HighWater
 from budget_exporter.facts.engine import ProcessKey
 from budget_exporter.facts.history import BootMark
+from budget_exporter.facts.ownership import Known, Peak
 from budget_exporter.facts.snapshot import FreeAtInit
 
 __all__ = ["EngineMemory", "State", "load", "save"]
@@ -47,6 +48,10 @@ class EngineMemory:
     boots: tuple[BootMark, ...] = ()
     last_deaths: tuple[Failure, ...] = ()
     """The newest deaths, oldest first."""
+    peaks: Mapping[str, Peak] = field(default_factory=dict)
+    """By rank, of the process ``main``."""
+    processes: Mapping[int, Known] = field(default_factory=dict)
+    """Those that held device memory, by PID: what one of them holds after the engine's end is not foreign."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,6 +47,22 @@ class RankMemory:
 
 
 @dataclass(frozen=True, slots=True)
+class Peak:
+    """The largest use of a rank in bytes since its engine started, and the Unix time of the newest look at it."""
+
+    used: int
+    looked: float
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A process of an engine that held memory of these devices when they were listed last; ``name`` is its own."""
+
+    name: str
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Ownership:
     """The division of all devices, and what each (engine, rank) holds."""
 

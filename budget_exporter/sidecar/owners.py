@@ -7,14 +7,17 @@ from dataclasses import dataclass, replace
 
 from budget_exporter.budget import ownership
 from budget_exporter.engines.placement import rank_name
-from budget_exporter.facts.device import Holders, ProcessMemory, RuntimeMemory
+from budget_exporter.facts.device import ProcessMemory, RuntimeMemory
 from budget_exporter.facts.engine import EngineSighting, Placement, Shape
 from budget_exporter.facts.ownership import Owner, Ownership, RankMemory
 from budget_exporter.facts.snapshot import DeviceState
 from budget_exporter.sidecar.devices import Board
 from budget_exporter.sidecar.fleet import Engine
+from budget_exporter.sidecar.leftovers import Leftovers
 from budget_exporter.sidecar.outcome import StateLog
+from budget_exporter.sidecar.peaks import Peaks
 from budget_exporter.sidecar.totals import Totals
+from budget_exporter.state import EngineMemory
 
 __all__ = ["Held", "Owned", "Owners"]
 
@@ -63,13 +66,13 @@ class Owned:
 
 
 class Owners:
-    """Remember the processes of engines that ended for as long as they hold memory."""
+    """Keep whose memory it was: of ranks the largest use, of engines that ended what they left behind."""
 
-    def __init__(self) -> None:
-        self._was: dict[int, Owner] = {}
-        """The owner of each PID at the last look, of running engines and of those that left something behind."""
-        self._foreign = StateLog("foreign")
+    def __init__(self, remembered: Mapping[str, EngineMemory]) -> None:
+        self._leftovers = Leftovers(remembered)
+        self._peaks = Peaks(remembered)
         self._totals = Totals()
+        self._foreign = StateLog("foreign")
 
     def divide(
         self, board: Board, engines: Iterable[Engine], placed: Mapping[str, tuple[Placement, ...]], now: float
@@ -77,11 +80,13 @@ class Owners:
         """Return whose memory is on the devices of ``board`` at ``now``; ``placed`` are the ranks of each engine."""
         present = list(engines)
         holders = board.holders(now)
-        owners = self._leftover(holders) | _owners(present)
-        self._was = owners
+        owners = self._leftovers.take(holders, _owners(present), present)
         used = {state.identity.device: state.memory.used for state in board.states(now)}
-        lives = {e.name: e.main for e in present if e.running is not None and e.witnessed and e.main is not None}
-        division = self._totals.take(ownership.divide(holders, used, owners, placed), holders, lives)
+        divided = ownership.divide(holders, used, owners, placed)
+        division = Ownership(
+            self._totals.take(divided.devices, holders),
+            self._peaks.take(divided.ranks, present, placed, holders.keys(), now),
+        )
         self._foreign.note(_named(division))
         runtime = {
             (owners[pid].engine, rank): told
@@ -95,10 +100,12 @@ class Owners:
                 limits[engine] = min(limit, limits.get(engine, limit))
         return Owned(division, board.differences(now), runtime, limits)
 
-    def _leftover(self, holders: Mapping[str, Holders]) -> dict[int, Owner]:
-        """Return the processes that were an engine's and still hold memory; once one holds none its PID is free."""
-        holding = {process.pid for each in holders.values() for process in each.processes}
-        return {pid: replace(owner, ended=True) for pid, owner in self._was.items() if pid in holding}
+    def remember(self, memories: Mapping[str, EngineMemory]) -> dict[str, EngineMemory]:
+        """Return ``memories``, by engine, with what is to be remembered of what the engines hold."""
+        return {
+            name: replace(memory, peaks=self._peaks.of(memory.main), processes=self._leftovers.of(name))
+            for name, memory in memories.items()
+        }
 
 
 def _owners(engines: Iterable[Engine]) -> dict[int, Owner]:

@@ -78,7 +78,7 @@ class Sidecar:
         self._board = devices.Board(remembered.devices)
         self._fleet = Fleet(config, remembered.engines)
         self._phases = Phases()
-        self._owners, self._places = Owners(), Places()
+        self._owners, self._places = Owners(remembered.engines), Places()
         self._trends = Trends()
         self._event = asyncio.Event()
         off = sources.switched_off(options.off, options.on, config.switched())
@@ -290,7 +290,7 @@ class Sidecar:
         await asyncio.to_thread(self._keeper.close, LAST_WRITE)
 
     def _state(self) -> state.State:
-        memories = self._fleet.memories(self._attendants.cursors())
+        memories = self._owners.remember(self._fleet.memories(self._attendants.cursors()))
         return state.State(saved_at=self._clock(), devices=self._board.marks, engines=memories)
 
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import inspect
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -9,10 +11,13 @@ from budget_exporter import config
 from budget_exporter.cli import COMMANDS, SCENARIOS, main
 from budget_exporter.publish.catalogue import CATALOGUE
 from budget_exporter.publish.document import markdown
-from budget_exporter.sources import SOURCES
+from budget_exporter.roots import Roots
+from budget_exporter.sources import INTERVALS, SOURCES, load
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
+CONFIGURATION = (ROOT / "docs/configuration.md").read_text("utf-8")
+UNITS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 PAGES = [
     ROOT / "README.md",
     *sorted(path for room in ("docs", "alerts", "deploy") for path in (ROOT / room).rglob("*.md")),
@@ -59,14 +64,27 @@ def _flags(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
     return set(re.findall(r"--[a-z][a-z.-]*", capsys.readouterr().out))
 
 
-def test_every_flag_of_serve_is_in_the_readme(capsys: pytest.CaptureFixture[str]) -> None:
-    flags = {flag for flag in _flags("serve", capsys) if not flag.startswith("--source.")} - {"--help"}
-    assert {flag for flag in flags if flag not in README} == set()
+def test_every_flag_is_in_the_page_of_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {flag for flag in _flags("demo", capsys) if not flag.startswith(("--source.", "--no-source."))}
+    assert {flag for flag in flags if flag not in CONFIGURATION} == set()
 
 
-def test_the_readme_names_the_sources_there_are() -> None:
-    rows = re.findall(r"^\| `(?!budget_)([a-z_]+)` \|", README, re.MULTILINE)
+def test_the_page_of_sources_and_the_readme_name_the_sources_there_are() -> None:
+    rows = re.findall(r"^\| `([a-z_]+)` \|", (ROOT / "docs/sources.md").read_text("utf-8"), re.MULTILINE)
     assert sorted(rows) == sorted(SOURCES)
+    assert [name for name in SOURCES if f"`{name}`" not in README] == []
+
+
+def test_the_page_of_the_configuration_tells_the_intervals() -> None:
+    row = r"^\| `([a-z_]+)` \| (\d+) (m?s|min|h) \| (\d+) (m?s|min|h) \| (\d+) (m?s|min|h) \|"
+    told: dict[str, object] = {}
+    for name, *cells in re.findall(row, CONFIGURATION, re.MULTILINE):
+        low, default, high = (int(number) * UNITS[unit] for number, unit in zip(cells[::2], cells[1::2], strict=True))
+        told[name] = (pytest.approx(low), pytest.approx(high))
+        # Gaudi's looks less often where it has only hl-smi, as here.
+        module = sys.modules[type(load(name, Roots())).__module__]
+        assert inspect.signature(module.source).parameters["interval"].default == pytest.approx(default), name
+    assert told == INTERVALS
 
 
 def test_the_readme_runs_commands_and_targets_that_exist() -> None:
@@ -77,10 +95,13 @@ def test_the_readme_runs_commands_and_targets_that_exist() -> None:
     assert {first or second for first, second in targets} <= made
 
 
-def test_the_configuration_of_the_readme_is_one(tmp_path: Path) -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
+@pytest.mark.parametrize("page", [README, CONFIGURATION], ids=["README", "configuration"])
+def test_the_configuration_of_a_page_is_one(page: str, tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    registry = tmp_path / "registry.yaml"
+    registry.touch()
     path = tmp_path / "config.yaml"
-    path.write_text(text)
+    path.write_text(text.replace("/etc/budget-exporter/registry.yaml", str(registry)))
     engine, other = config.load(path, frozenset(SOURCES)).engines
     assert engine.contract_tokens == 401_408
     assert other.exclude

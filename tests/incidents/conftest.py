@@ -18,7 +18,7 @@ from tests.incidents.replay import Replay, replay
 from tests.real_parts import program
 
 ROWS = pytest.StashKey[list[tuple[str, ...]]]()
-HEADING = ("incident", "state at", "page", "after", "live", "warnings")
+HEADING = ("incident", "state at", "page", "after", "live", "warnings, before inhibition")
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ INCIDENTS: tuple[Incident, ...] = (
         timelines.late_leak,
         pages={"BudgetLeakNearFloor": 7.5 * HOUR, "BudgetDeviceMemoryNearlyExhausted": 8 * HOUR},
         warnings={
-            "BudgetMemoryLeak": 5 * HOUR,
+            "BudgetMemoryLeak": 3 * HOUR,
             "BudgetMarginBelowFloor:measured_margin": 5.5 * HOUR,
             "BudgetShapeKnifeEdge:measured_margin": 5.5 * HOUR,
         },

@@ -13,7 +13,7 @@ from pathlib import Path
 from budget_exporter import __version__
 from budget_exporter.errors import ConfigError
 from budget_exporter.logs import FORMATS, LEVELS
-from budget_exporter.sources import OFF_BY_DEFAULT, SOURCES
+from budget_exporter.sources import OFF_BY_DEFAULT, WHAT
 
 __all__ = ["main"]
 
@@ -62,7 +62,7 @@ def _parser(command: str) -> argparse.ArgumentParser:
         dest="listen",
         action="append",
         metavar="[HOST]:PORT",
-        help="address to listen on, may be repeated (default :19470)",
+        help="default :19470; may be repeated",
     )
     add("--web.telemetry-path", dest="telemetry", default="/metrics", metavar="PATH", help="default %(default)s")
     add("--path.sysfs", dest="sysfs", type=Path, default=Path("/sys"), metavar="DIR", help="default %(default)s")
@@ -75,27 +75,18 @@ def _parser(command: str) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="SOCKET",
-        help="of podman or docker, beside the usual ones; may be given more than once",
+        help="of podman or docker, beside the usual ones; may be repeated",
     )
     add(
         "--path.neuron-hook",
         dest="neuron_hook",
         type=Path,
         metavar="DIR",
-        help="of the records of hooks in engines on Neuron, where their environment does not tell",
+        help="where hooks in engines on Neuron write, if their environment does not tell",
     )
     add("--state.file", dest="state", metavar="FILE", help="default $STATE_DIRECTORY/state.json; empty: keep no state")
-    for name in SOURCES:
-        add(
-            f"--source.{name}",
-            dest=f"source_{name}",
-            action="store_true",
-            default=None,
-            help=f"read {name} (default {'off' if name in OFF_BY_DEFAULT else 'on'})",
-        )
-        add(f"--no-source.{name}", dest=f"source_{name}", action="store_false", help=argparse.SUPPRESS)
-    add("--log.level", dest="level", choices=LEVELS, default="info")
-    add("--log.format", dest="format", choices=FORMATS, default="logfmt")
+    add("--log.level", dest="level", choices=LEVELS, default="info", help="default %(default)s")
+    add("--log.format", dest="format", choices=FORMATS, default="logfmt", help="default %(default)s")
     if command == "demo":
         add("--scenario", choices=SCENARIOS, default="healthy", help="what the synthetic engine does")
         add(
@@ -104,4 +95,14 @@ def _parser(command: str) -> argparse.ArgumentParser:
             action="store_true",
             help="watch this host where it has a device or an engine, else the synthetic one",
         )
+    _add_sources(parser)
     return parser
+
+
+def _add_sources(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group("sources", "--no-source.NAME turns one off; each is quiet where there is no such")
+    for name, what in WHAT.items():
+        note = " (default off)" if name in OFF_BY_DEFAULT else ""
+        to = f"source_{name}"
+        group.add_argument(f"--source.{name}", dest=to, action="store_true", default=None, help=f"{what}{note}")
+        group.add_argument(f"--no-source.{name}", dest=to, action="store_false", help=argparse.SUPPRESS)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from budget_exporter.roots import Roots
 
-__all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "URLS", "enabled", "load", "switched_off"]
+__all__ = ["INTERVALS", "OFF_BY_DEFAULT", "SOURCES", "URLS", "WHAT", "enabled", "load", "switched_off"]
 
 Room = Literal["devices", "engines", "daemons", "endpoints", "evidence", "supervisors", "starts"]
 SOURCES: dict[str, Room] = {
@@ -36,6 +36,30 @@ SOURCES: dict[str, Room] = {
     "pods": "evidence",
 }
 """Name of the module to the room it is in: flag, configuration key and ``source`` label are this name."""
+WHAT: dict[str, str] = {
+    "amdgpu": "AMD cards",
+    "nvidia": "NVIDIA cards and MIG instances",
+    "host": "NUMA nodes, where an engine runs on the CPU",
+    "amd_processes": "who holds memory of AMD cards",
+    "rocm_smi": "AMD's own tools, as a cross-check",
+    "neuron": "AWS Neuron devices",
+    "neuron_hook": "the Neuron runtime inside an engine with our hook",
+    "neuron_monitor": "who holds memory of Neuron devices, by neuron-monitor",
+    "gaudi": "Intel Gaudi cards",
+    "tpu": "TPU chips",
+    "procfs": "vLLM servers and their flags",
+    "containers": "which container an engine is in",
+    "endpoint": "an engine's own /health and /metrics",
+    "pending": "how an engine would start next time",
+    "systemd": "units: state and restarts",
+    "podman": "podman's containers: state and restarts",
+    "docker": "docker's containers: state and restarts",
+    "file": "logs in files",
+    "journal": "logs in journald",
+    "container_logs": "logs that podman and docker keep",
+    "pods": "logs in /var/log/pods",
+}
+"""Each source in a few words, for --help."""
 OFF_BY_DEFAULT: frozenset[str] = frozenset({"rocm_smi", "neuron_monitor"})
 """Sources that are on only where a flag or the configuration says so: they do what the others never do."""
 INTERVALS: dict[str, tuple[float, float]] = {

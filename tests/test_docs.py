@@ -12,7 +12,7 @@ from budget_exporter.cli import COMMANDS, SCENARIOS, main
 from budget_exporter.publish.catalogue import CATALOGUE
 from budget_exporter.publish.document import markdown
 from budget_exporter.roots import Roots
-from budget_exporter.sources import INTERVALS, SOURCES, load
+from budget_exporter.sources import INTERVALS, SOURCES, WHAT, load
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -67,6 +67,10 @@ def _flags(command: str, capsys: pytest.CaptureFixture[str]) -> set[str]:
 def test_every_flag_is_in_the_page_of_the_configuration(capsys: pytest.CaptureFixture[str]) -> None:
     flags = {flag for flag in _flags("demo", capsys) if not flag.startswith(("--source.", "--no-source."))}
     assert {flag for flag in flags if flag not in CONFIGURATION} == set()
+
+
+def test_the_help_says_of_each_source_what_it_reads() -> None:
+    assert list(WHAT) == list(SOURCES)
 
 
 def test_the_page_of_sources_and_the_readme_name_the_sources_there_are() -> None:

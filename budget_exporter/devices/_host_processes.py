@@ -6,7 +6,7 @@ import os
 import re
 from pathlib import Path
 
-from budget_exporter.devices._sysfs import read_text
+from budget_exporter.devices._sysfs import text_or_empty
 from budget_exporter.facts.device import ProcessMemory
 from budget_exporter.units import KIB
 
@@ -29,13 +29,13 @@ def process_memory(procfs: Path, pid: int) -> ProcessMemory | None:
     read, what is resident without what is shared. None bytes where neither can be read.
     """
     folder = procfs / str(pid)
-    share = _PSS.search(_text(folder / "smaps_rollup"))
+    share = _PSS.search(text_or_empty(folder / "smaps_rollup"))
     used = _private(folder) if share is None else int(share[1]) * KIB
     return ProcessMemory(pid, used, name=short_name(procfs, pid)) if folder.is_dir() else None
 
 
 def _private(folder: Path) -> int | None:
-    match = _STATM.match(_text(folder / "statm"))
+    match = _STATM.match(text_or_empty(folder / "statm"))
     if match is None:
         return None
     resident, shared = int(match[1]), int(match[2])
@@ -53,7 +53,7 @@ def container_limit(procfs: Path, pid: int) -> int | None:
     """
     groups = procfs / str(pid) / _CGROUPS
     for name in ("memory.max", "memory/memory.limit_in_bytes"):
-        text = _text(groups / name)
+        text = text_or_empty(groups / name)
         if text.isascii() and text.isdecimal() and len(text) <= len(str(_UNLIMITED)):
             limit = int(text)
             return limit if 0 < limit < _UNLIMITED else None
@@ -62,11 +62,4 @@ def container_limit(procfs: Path, pid: int) -> int | None:
 
 def short_name(procfs: Path, pid: int) -> str:
     """Return the short name of a process, for people; empty where it may not be read."""
-    return _text(procfs / str(pid) / "comm")[:64]
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except OSError:
-        return ""
+    return text_or_empty(procfs / str(pid) / "comm")[:64]

@@ -10,7 +10,15 @@ from pathlib import Path
 
 from budget_exporter.errors import SourceDenied, SourceError
 
-__all__ = ["CounterMissingError", "CounterRangeError", "KeptCounter", "parse_count", "read_count", "read_text"]
+__all__ = [
+    "CounterMissingError",
+    "CounterRangeError",
+    "KeptCounter",
+    "parse_count",
+    "read_count",
+    "read_text",
+    "text_or_empty",
+]
 
 # Read-only: a write to a counter can change it. O_NONBLOCK: a pipe laid where a file should be must not hang the open.
 _FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -76,6 +84,14 @@ def read_text(path: Path) -> str:
         return os.pread(descriptor, _TEXT_READ, 0).decode("utf-8", "replace").strip()
     finally:
         os.close(descriptor)
+
+
+def text_or_empty(path: Path) -> str:
+    """Return what ``read_text`` does, empty where the file is not there or may not be read."""
+    try:
+        return read_text(path)
+    except OSError:
+        return ""
 
 
 def read_count(path: Path) -> int:

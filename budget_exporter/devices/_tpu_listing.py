@@ -12,7 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from budget_exporter.devices._sysfs import read_text
+from budget_exporter.devices._sysfs import read_text, text_or_empty
 from budget_exporter.errors import SourceDenied, SourceError
 
 __all__ = ["TpuHost", "found"]
@@ -84,8 +84,8 @@ def _model(function: Path) -> str | None:
     if read_text(function / "vendor") != _GOOGLE:
         return None
     device = read_text(function / "device")
-    known = _MODELS.get((device, "")) or _MODELS.get((device, _text(function / "subsystem_device")))
-    if known is None and _text(function / "class").startswith(_ACCELERATOR):
+    known = _MODELS.get((device, "")) or _MODELS.get((device, text_or_empty(function / "subsystem_device")))
+    if known is None and text_or_empty(function / "class").startswith(_ACCELERATOR):
         return f"TPU {device}"
     return known
 
@@ -95,13 +95,6 @@ def _driver(function: Path) -> str:
         return (function / "driver").readlink().name
     except OSError:
         return "unknown"
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except OSError:
-        return ""
 
 
 def _nodes(dev: Path) -> int:

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from budget_exporter.devices._host_memory import NodeMemory, memory_of_host, memory_of_node
 from budget_exporter.devices._host_processes import container_limit, process_memory
-from budget_exporter.devices._sysfs import read_text
+from budget_exporter.devices._sysfs import read_text, text_or_empty
 from budget_exporter.errors import SourceDenied, SourceError
 from budget_exporter.facts.device import (
     DeviceIdentity,
@@ -123,8 +123,8 @@ class HostSource:
 
     def _identity(self, device: str, sampler: str) -> DeviceIdentity:
         # A fixed identity of its own: memory that is plugged in or out makes no other device of it.
-        self._model = self._model or _processor(_text(self._procfs / "cpuinfo"))
-        self._kernel = self._kernel or _text(self._procfs / "sys/kernel/osrelease") or "linux"
+        self._model = self._model or _processor(text_or_empty(self._procfs / "cpuinfo"))
+        self._kernel = self._kernel or text_or_empty(self._procfs / "sys/kernel/osrelease") or "linux"
         return DeviceIdentity(
             device,
             platform="host",
@@ -133,7 +133,7 @@ class HostSource:
             sampler=sampler,
             uuid=device,
             order=int(device.removeprefix("cpu/node")),
-            cpus=_text(self._nodes / device.removeprefix("cpu/") / "cpulist"),
+            cpus=text_or_empty(self._nodes / device.removeprefix("cpu/") / "cpulist"),
         )
 
     def _look_at(self, interest: frozenset[int], devices: list[str]) -> None:
@@ -164,13 +164,6 @@ def _read(device: str, path: Path, parse: Callable[[str], NodeMemory | None], fa
     except SourceError as error:
         faults.append(f"{device}: meminfo: {error}")
     return None
-
-
-def _text(path: Path) -> str:
-    try:
-        return read_text(path)
-    except OSError:
-        return ""
 
 
 def _processor(cpuinfo: str) -> str:

@@ -26,9 +26,10 @@ This page is generated from `budget_exporter/publish/catalogue.py`:
   too: engines of one name run on several hosts.
 - `budget_model_*` is what the law says, `budget_reported_*` what the engine says, `budget_device_*` the driver. Model
   and reported share labels, so that a disagreement is one subtraction.
-- `budget_engine_phase`, `budget_engine_unit_state` and `budget_engine_failures_total` have a series for every value of
-  their closed list from the start. `budget_engine_knife_edge` and `budget_engine_finding` have one for each that could
-  be evaluated.
+- `budget_engine_phase`, `budget_engine_health`, `budget_engine_unit_state` and `budget_engine_failures_total` have a
+  series for every value of their closed list. `budget_engine_knife_edge` and `budget_engine_finding` have one for each
+  that could be evaluated.
+- Which series a platform gives is for its source to say: [sources.md](sources.md).
 - `process_*` and `python_info` describe the exporter's own process.
 """
 _SECTIONS = {

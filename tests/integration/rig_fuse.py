@@ -1,4 +1,4 @@
-"""A file on a real FUSE file system whose server answers, or hangs for as long as a test wants."""
+"""A file on a real FUSE file system whose server answers, takes its time, or hangs for as long as a test wants."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import select
 import struct
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,10 +30,11 @@ OPENED = 1 | 1 << 5
 
 
 class FuseFile:
-    """The file ``place``, mounted over the one that is there; ``text`` is what it holds."""
+    """The file ``place``, mounted over the one that is there; ``text`` is what it holds, a read takes ``delay`` s."""
 
     def __init__(self, place: Path, text: str) -> None:
         self.text = text
+        self.delay = 0.0
         self._libc = ctypes.CDLL(None, use_errno=True)
         self._place = os.fsencode(place)
         self._answers = threading.Event()
@@ -99,6 +101,7 @@ class FuseFile:
         if opcode == OPEN:
             return struct.pack("<QII", 1, OPENED, 0)
         if opcode == READ:
+            time.sleep(self.delay)
             _, offset, size = struct.unpack_from("<QQI", given)
             return data[offset : offset + size]
         return b"" if opcode == RELEASE else None

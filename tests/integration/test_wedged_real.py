@@ -105,6 +105,27 @@ def test_a_device_s_read_that_hangs_costs_its_source_alone(
 
 
 @pytest.mark.real_part("fuse")
+def test_a_card_that_answers_slowly_is_asked_less_often_and_the_interval_says_so(
+    scene: tuple[Host, Engine], wedged: FuseFile, tmp_path: Path
+) -> None:
+    interval, runs = "budget_source_interval_seconds", "budget_source_runs_total"
+    with serve(scene[0], tmp_path / "log") as running:
+        running.ready()
+        wedged.delay = 0.3
+        real = until(lambda: (s := running.value(interval, source="amdgpu")) and s > 1 and s, "the interval is said")
+        assert 1.2 <= real < 2.5
+        before, began = running.value(runs, source="amdgpu") or 0, time.monotonic()
+        until(lambda: (running.value(runs, source="amdgpu") or 0) >= before + 3, "it is read all the same")
+        assert time.monotonic() - began > 2
+        assert running.value(USED, device=DEVICES[0]) == int(wedged.text)
+        assert running.value(SUCCESS, source="amdgpu") == 1
+        prompt(running)
+        wedged.delay = 0.0
+        until(lambda: running.value(interval, source="amdgpu") == 0.1, "it is quick again")
+        assert {s for (name, _), s in running.series().items() if name == interval} >= {0.1, 1.0}
+
+
+@pytest.mark.real_part("fuse")
 def test_an_exporter_that_is_started_on_a_card_that_hangs_serves_all_else(
     scene: tuple[Host, Engine], wedged: FuseFile, tmp_path: Path
 ) -> None:

@@ -26,6 +26,8 @@ FAILURES = 5
 """Calls in a row that fail or are slow, after which no more are made."""
 SLOW = 1.0
 """Seconds; the call counts bytes that are counted already and takes a tenth of a millisecond."""
+LAST_WRITE = 0.5
+"""Seconds that the end of the process waits for a write: a folder may hang."""
 FORGOTTEN = 3600.0
 """Seconds after which what a worker left behind that was killed is removed."""
 _LOG = logging.getLogger("budget_exporter_neuron_hook")
@@ -95,6 +97,7 @@ class Publisher:
         self._samples = self._in_a_row = 0
         self._runtime: Any = None
         self._stop = threading.Event()
+        self._writing = threading.Lock()
         self._thread = threading.Thread(target=self._run, name="budget-exporter-neuron-hook", daemon=True)
 
     def start(self) -> None:
@@ -103,9 +106,13 @@ class Publisher:
         self._thread.start()
 
     def stop(self) -> None:
-        """Ask the thread to end, and remove the file."""
+        """Ask the thread to end, and remove the file; what it is just writing is waited for, but not for long."""
         self._stop.set()
+        waited = self._writing.acquire(timeout=LAST_WRITE)
         _remove(self._path)
+        _remove(self._part)
+        if waited:
+            self._writing.release()
 
     def _run(self) -> None:
         try:
@@ -152,18 +159,25 @@ class Publisher:
         # (-1, -1) is a runtime that was never initialised; a core that is full to the last byte has 0 free.
         return {"used": used, "limit": used + free} if used >= 0 and free >= 0 else {"failure": "no figures"}
 
+    @property
+    def _part(self) -> Path:
+        return self._path.with_suffix(".part")
+
     def _write(self, record: dict[str, Any]) -> None:
-        temporary = self._path.with_suffix(".part")
+        with self._writing:
+            if not self._stop.is_set():
+                self._replace(record)
+
+    def _replace(self, record: dict[str, Any]) -> None:
         try:
             flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-            descriptor = os.open(temporary, flags, 0o644)
+            descriptor = os.open(self._part, flags, 0o644)
             try:
                 os.fchmod(descriptor, 0o644)
                 os.write(descriptor, json.dumps(record).encode() + b"\n")
             finally:
                 os.close(descriptor)
-            if not self._stop.is_set():
-                temporary.replace(self._path)
+            self._part.replace(self._path)
         except OSError:
             _LOG.debug("not written", exc_info=True)
 

@@ -54,7 +54,11 @@ def settings(options: argparse.Namespace) -> Settings:
     if not options.telemetry.startswith("/"):
         raise ConfigError(f"--web.telemetry-path: must start with a slash: {options.telemetry!r}")
     for flag, path in (("sysfs", options.sysfs), ("procfs", options.procfs), ("rootfs", options.rootfs)):
-        if not path.is_dir():
+        try:
+            there = path.is_dir()
+        except OSError as error:
+            raise ConfigError(f"--path.{flag}: {path}: {error.strerror}") from error
+        if not there:
             raise ConfigError(f"--path.{flag}: no such directory: {path}")
     return Settings(
         config=options.config,

@@ -63,6 +63,7 @@ def test_a_wrong_configuration_is_one_line_and_status_2(tmp_path: Path, text: st
     [
         ("--config.file=/absent.yaml", "/absent.yaml: cannot be read"),
         ("--path.sysfs=/absent", "--path.sysfs: no such directory: /absent"),
+        (f"--path.procfs=/{'n' * 300}", "n: File name too long"),
         ("--web.listen-address=nonsense", "--web.listen-address: not [HOST]:PORT: 'nonsense'"),
         ("--web.listen-address=:70000", "--web.listen-address: not [HOST]:PORT"),
         ("--web.listen-address=:" + "9" * 5000, "--web.listen-address: not [HOST]:PORT"),

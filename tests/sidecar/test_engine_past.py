@@ -54,8 +54,9 @@ def test_what_all_programs_of_a_host_take_is_no_engine_s_leak() -> None:
     trends, it = Trends(), engine()
     (state,) = card(0).values()
     host = replace(state.identity, device="cpu/node0", platform="host")
+    on = {"0": replace(state, identity=host)}
     for second in range(0, int(SPAN * (FEWEST + 1)), 10):
-        on = {"0": replace(state, identity=host, memory=MemorySample(1.0, 64 * GIB, second * MIB))}
+        on["0"] = replace(on["0"], memory=MemorySample(1.0, 64 * GIB, second * MIB))
         trends.note(it, NOBODY, on, "serving", float(second))
     assert trends.of(it, on) == {}
 

@@ -121,7 +121,6 @@ class Case:
     """Text of the file with a figure larger than the device."""
     for_good: str = ""
     """The fault after which the figure is never right again, though the file holds one."""
-    by_child: bool = False
     """Whether ``file`` is what a program of the test prints."""
 
     def read(self) -> dict[str, int | None]:
@@ -216,9 +215,10 @@ def of_gaudi(folder: Path) -> Case:
     source = gaudi.source(made.roots, monotonic=lambda: float(next(ticks)), hl_smi=str(made.hl_smi))
     table = made.root / "table"
     large = table.read_text().replace(f", {PAIR[0].used // MIB}, {PAIR[0].module}", f", 999999999, {PAIR[0].module}")
-    return Case(source, table, used, PAIR[0].pci, large, by_child=True)
+    return Case(source, table, used, PAIR[0].pci, large)
 
 
+BY_CHILD = {"gaudi"}
 CASES: dict[str, Callable[[Path], Case]] = {
     "amdgpu": of_amdgpu,
     "amd_processes": of_amd_processes,
@@ -271,6 +271,10 @@ def case(request: pytest.FixtureRequest, folder: Path) -> Iterator[Case]:
     made.source.close()
 
 
+OF_FILES = pytest.mark.parametrize("case", [name for name in CASES if name not in BY_CHILD], indirect=True)
+"""Where it is the source that opens the file, and no program that the test brings."""
+
+
 def others(case: Case, figures: dict[str, int | None]) -> dict[str, int | None]:
     return {name: figure for name, figure in figures.items() if name != case.own}
 
@@ -301,15 +305,21 @@ def test_a_file_that_vanishes_takes_its_figure_along(case: Case) -> None:
         assert case.read().get(case.own) is None
 
 
-@pytest.mark.parametrize("lay", [Path.mkdir, os.mkfifo])
-def test_what_is_no_file_is_no_figure_and_never_waited_for(case: Case, lay: Callable[[Path], None]) -> None:
-    if case.by_child and lay is os.mkfifo:
-        pytest.skip("the program of the test is what would wait")
+def test_a_folder_is_no_figure(case: Case) -> None:
     with changed(case):
         case.file.unlink()
-        lay(case.file)
+        case.file.mkdir()
         assert case.read().get(case.own) is None
-        case.file.rmdir() if case.file.is_dir() else case.file.unlink()
+        case.file.rmdir()
+
+
+@OF_FILES
+def test_a_pipe_is_no_figure_and_never_waited_for(case: Case) -> None:
+    with changed(case):
+        case.file.unlink()
+        os.mkfifo(case.file)
+        assert case.read().get(case.own) is None
+        case.file.unlink()
 
 
 def test_a_figure_larger_than_the_device_is_never_cut_to_it(case: Case) -> None:
@@ -320,9 +330,8 @@ def test_a_figure_larger_than_the_device_is_never_cut_to_it(case: Case) -> None:
         assert now is None or now < 0 or now > 64 * GIB
 
 
+@OF_FILES
 def test_a_file_that_may_not_be_read_gives_no_figure(case: Case) -> None:
-    if case.by_child:
-        pytest.skip("the program of the test is what would be refused")
     with changed(case):
         # An open descriptor goes on answering: what is refused is to open it.
         case.source.close()

@@ -17,7 +17,11 @@ from budget_exporter.sources import OFF_BY_DEFAULT, WHAT
 
 __all__ = ["main"]
 
-COMMANDS = {"serve": "watch this host (the default)", "demo": "watch a synthetic host with two cards and one engine"}
+COMMANDS = {
+    "serve": "watch this host (the default)",
+    "demo": "watch a synthetic host with two cards and one engine",
+    "explain": "read an engine's log and say how each boot went",
+}
 SCENARIOS = ("healthy", "knife-edge", "crash-loop")
 
 
@@ -27,8 +31,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGHUP, lambda *_: None)
     words = list(sys.argv[1:] if argv is None else argv)
     command = words.pop(0) if words and words[0] in COMMANDS else "serve"
-    options = _parser(command).parse_args(words)
     try:
+        if command == "explain":
+            from budget_exporter.commands import explain  # noqa: PLC0415 - serve must not pay for it
+
+            return explain.run(explain.parser().parse_args(words))
+        options = _parser(command).parse_args(words)
         if command == "demo":
             from budget_exporter.commands import demo  # noqa: PLC0415 - serve must not pay for it
 
@@ -49,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _parser(command: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"budget-exporter {command}",
-        usage="budget-exporter [serve | demo] [flags]",
+        usage="budget-exporter [serve | demo] [flags]\n       budget-exporter explain FILE",
         description="Export the device-memory budget of LLM engines: plan, the engine's own words, measurement.",
         epilog="commands: " + "; ".join(f"{name}: {text}" for name, text in COMMANDS.items()),
         allow_abbrev=False,

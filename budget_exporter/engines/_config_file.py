@@ -8,6 +8,7 @@ from collections.abc import Collection, Mapping
 import yaml
 
 from budget_exporter.engines._flag_versions import NESTED_CONFIG, Version
+from budget_exporter.engines._yaml import load
 
 __all__ = ["config_arguments"]
 
@@ -29,7 +30,7 @@ def config_arguments(path: str, text: str, negatives: Collection[str], version: 
         aliases = sum(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, Loader=yaml.SafeLoader))
         if aliases > _ALIASES_ALLOWED:
             raise ValueError(f"{aliases} YAML aliases")
-        config = yaml.safe_load(text)
+        config = load(text)
     except (yaml.YAMLError, RecursionError) as error:
         # The parser's own message quotes the file, which may hold an API key.
         mark = getattr(error, "problem_mark", None)

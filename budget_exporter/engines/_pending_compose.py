@@ -16,10 +16,10 @@ import yaml
 
 from budget_exporter.engines._environment_files import dotenv
 from budget_exporter.engines._plan import Plan, Trail, UnresolvedError
+from budget_exporter.engines._yaml import load
 
 __all__ = ["planned_by_compose"]
 
-_Loader: type[yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _OVERRIDES = {
     "compose.yaml": ("compose.override.yaml", "compose.override.yml"),
     "compose.yml": ("compose.override.yml", "compose.override.yaml"),
@@ -72,7 +72,7 @@ def _service(trail: Trail, path: str, service: str) -> Mapping[str, Any] | None:
     if text is None:
         return None
     try:
-        document = yaml.load(text, _Loader)  # noqa: S506 - a safe loader
+        document = load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         raise UnresolvedError(f"the compose file is not YAML{f', line {mark.line + 1}' if mark else ''}") from error

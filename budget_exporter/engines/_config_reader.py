@@ -118,7 +118,8 @@ def _text(path: str) -> Text:
         found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode):
             raise SourceError("not a plain file")
-        data = file.read(_LARGEST + 1)
+        # Files of procfs and tracefs have no size, and some are streams: reading takes lines from those they are for.
+        data = file.read(_LARGEST + 1) if found.st_size else b""
     if len(data) > _LARGEST:
         raise SourceError("larger than 1 MiB")
     try:

@@ -55,6 +55,12 @@ def test_what_is_no_plain_small_text_is_refused(root: Path) -> None:
             read(root, name)
 
 
+def test_a_file_the_kernel_makes_up_is_not_read(root: Path) -> None:
+    # As /proc/kmsg: what is read of it is taken from who it is for.
+    assert Path("/proc/self/stat").read_text() != ""
+    assert read_config(Path("/proc"), os.getpid(), "/", "/proc/self/stat") == ""
+
+
 def test_an_unknown_working_directory_is_a_missing_permission(root: Path) -> None:
     with pytest.raises(SourceDenied, match="CAP_SYS_PTRACE"):
         read(root, "conf/a.yaml", None)

@@ -9,7 +9,8 @@ __all__ = ["presentable"]
 
 # user:password@ before a host, and whatever follows the path: object stores and registries carry tokens in both.
 _USERINFO = re.compile(r"(?<=://)[^/\s]*@")
-_QUERY = re.compile(r"(://[^\s?#]*)[?#]\S*")
+# Matches without a query too: else a long text of many URLs would be searched to its end from each of them.
+_QUERY = re.compile(r"(://[^\s?#]*)(?:[?#]\S*)?")
 
 
 @lru_cache(maxsize=1024)  # the same few names, once a second

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -30,6 +32,14 @@ def test_whatever_is_presentable_can_be_encoded_and_stays_as_it_is(text: str) ->
     once.encode()
     if "://" not in text:
         assert presentable(once) == once
+
+
+def test_a_command_line_full_of_addresses_costs_no_time() -> None:
+    # As long as Linux lets one argument be; searched from each address to the end it would take a minute.
+    text = "://a" * 32_000
+    began = time.process_time()
+    assert presentable(text) == text
+    assert time.process_time() - began < 2
 
 
 def test_flags_that_may_hold_a_secret_are_not_shown_and_counts_of_tokens_are() -> None:

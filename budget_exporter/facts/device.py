@@ -34,6 +34,11 @@ class DeviceIdentity:
     partitions: int = 1
     """Into how many devices the runtime takes the card apart, all with the one memory (MI300)."""
 
+    @property
+    def of_everybody(self) -> bool:
+        """Return whether ``used`` is what all programs of the host hold: a NUMA node, or a chip without a counter."""
+        return self.platform == "host" or self.sampler == "meminfo"
+
 
 @dataclass(frozen=True, slots=True)
 class CoreMemory:

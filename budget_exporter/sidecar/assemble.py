@@ -101,7 +101,7 @@ def engine_state(
 
     # What is free of a host's memory goes up and down with all that runs there: a fall from one start to the next tells
     # nothing.
-    on_cards = {r: figure for r, figure in free.items() if r not in on or on[r].identity.platform != "host"}
+    on_cards = {r: figure for r, figure in free.items() if r not in on or not on[r].identity.of_everybody}
     mark(engine, report, shape, on_cards, phase[0])
     trends.note(engine, held, on, phase[0], now)
     past = past_of(engine, trends, held, on, phase, now)

@@ -10,7 +10,10 @@ from budget_exporter.facts.ownership import Known, Owner
 from budget_exporter.sidecar.fleet import Engine
 from budget_exporter.state import EngineMemory
 
-__all__ = ["Leftovers"]
+__all__ = ["LASTS", "Leftovers"]
+
+LASTS = 5.0
+"""Seconds after which a process is left behind for good: at a normal stop some end a moment after the main one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +34,13 @@ class Leftovers:
             for name, memory in remembered.items()
             for pid, known in memory.processes.items()
         }
+        self._since: dict[int, float] = {
+            pid: memory.last_seen for memory in remembered.values() if memory.last_seen for pid in memory.processes
+        }
+        """Unix time since which each process is no running engine's."""
 
     def take(
-        self, holders: Mapping[str, Holders], owners: Mapping[int, Owner], engines: Iterable[Engine]
+        self, holders: Mapping[str, Holders], owners: Mapping[int, Owner], engines: Iterable[Engine], now: float
     ) -> dict[int, Owner]:
         """
         Return ``owners``, and beside them those of processes whose engine ended and that still hold memory.
@@ -43,7 +50,12 @@ class Leftovers:
         """
         present = {engine.name: engine for engine in engines}
         boots = {name: "" if engine.main is None else engine.main.boot_id for name, engine in present.items()}
-        booted = {boots[name] for name, engine in present.items() if engine.running is not None}
+        # Of an engine that only its daemon knows it is not known which boot of the host it runs in.
+        booted = {
+            boots[name]
+            for name, engine in present.items()
+            if engine.running is not None and engine.running.sighting.main.pid
+        }
         names, where = _listed(holders)
         left = {
             pid: process
@@ -54,6 +66,7 @@ class Leftovers:
             and (not booted or process.boot_id in booted)
             and self._holds(pid, process, holders, names, where)
         }
+        self._since = {pid: self._since.get(pid, now) for pid in left}
         running = {
             pid: _Process(owner, self._seen(pid, holders, names, where), boots.get(owner.engine, ""))
             for pid, owner in owners.items()
@@ -63,6 +76,10 @@ class Leftovers:
             pid: replace(process.owner, ended=present[process.owner.engine].up is not None)
             for pid, process in left.items()
         }
+
+    def lasts(self, pid: int, at: float) -> bool:
+        """Return whether the process had been left behind for a while when it was listed at the Unix time ``at``."""
+        return pid in self._since and at - self._since[pid] >= LASTS
 
     def of(self, engine: str) -> dict[int, Known]:
         """Return the processes of one engine, to be remembered."""

@@ -22,17 +22,19 @@ class StateLog:
     """Log what is wrong with ``name`` when that changes, not every time it is noticed."""
 
     def __init__(self, name: str) -> None:
-        self._log = logging.getLogger(f"budget_exporter.{name}")
+        self._name = f"budget_exporter.{name}"
         self._last = ""
 
     def note(self, error: str) -> None:
         """Log ``error`` where it differs from the last one; an empty text means that the source works."""
         if error == self._last:
             return
+        # Only now: a logger stays for ever, and engines of any name come and go.
+        log = logging.getLogger(self._name)
         if error:
-            self._log.warning(error)
+            log.warning(error)
         else:
-            self._log.info("works again")
+            log.info("works again")
         self._last = error
 
 

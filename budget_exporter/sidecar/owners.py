@@ -42,6 +42,8 @@ class Owned:
     runtime: Mapping[tuple[str, str], RuntimeMemory]
     limits: Mapping[str, int]
     """What its container lets each engine have of the host's memory."""
+    leftover: Mapping[str, tuple[ProcessMemory, ...]]
+    """What each engine left behind, and not only a moment ago."""
 
     def of_device(self, state: DeviceState) -> DeviceState:
         """Return ``state`` with what is known of the holders of its memory."""
@@ -55,12 +57,7 @@ class Owned:
         return Held(
             {rank: held for (engine, rank), held in self.division.ranks.items() if engine == name},
             {rank: told for (engine, rank), told in self.runtime.items() if engine == name},
-            tuple(
-                process
-                for device in self.division.devices.values()
-                for engine, process in device.leftover
-                if engine == name
-            ),
+            self.leftover.get(name, ()),
             self.limits.get(name),
         )
 
@@ -80,8 +77,10 @@ class Owners:
         """Return whose memory is on the devices of ``board`` at ``now``; ``placed`` are the ranks of each engine."""
         present = list(engines)
         holders = board.holders(now)
-        owners = self._leftovers.take(holders, _owners(present), present)
-        used = {state.identity.device: state.memory.used for state in board.states(now)}
+        owners = self._leftovers.take(holders, _owners(present), present, now)
+        # What no process on the device accounts for of the host's own memory is all other programs.
+        states = (state for state in board.states(now) if not state.identity.of_everybody)
+        used = {state.identity.device: state.memory.used for state in states}
         divided = ownership.divide(holders, used, owners, placed)
         division = Ownership(
             self._totals.take(divided.devices, holders),
@@ -98,7 +97,13 @@ class Owners:
             if pid in owners and not owners[pid].ended:
                 engine = owners[pid].engine
                 limits[engine] = min(limit, limits.get(engine, limit))
-        return Owned(division, board.differences(now), runtime, limits)
+        leftover: dict[str, tuple[ProcessMemory, ...]] = {}
+        for device, owned in division.devices.items():
+            for engine, process in owned.leftover:
+                # By the time of the list: one from before the end says nothing of what was there after it.
+                if self._leftovers.lasts(process.pid, holders[device].at):
+                    leftover[engine] = (*leftover.get(engine, ()), process)
+        return Owned(division, board.differences(now), runtime, limits, leftover)
 
     def remember(self, memories: Mapping[str, EngineMemory]) -> dict[str, EngineMemory]:
         """Return ``memories``, by engine, with what is to be remembered of what the engines hold."""

@@ -20,6 +20,8 @@ __all__ = ["BOOTS_KEPT", "LASTED", "SPAN", "WINDOWS_KEPT", "Trends", "mark", "pa
 
 SPAN = 300.0
 """Seconds of one window of a trend."""
+SHOWN = 3 * SPAN
+"""Seconds after the middle of its newest window in which a trend holds: the next one is due within 2.5 spans of it."""
 WINDOWS_KEPT = 72
 """Six hours of windows: a leak that takes longer to show is slower than what a forecast is good for."""
 BOOTS_KEPT = 5
@@ -44,6 +46,10 @@ class _Watched:
         self.used = min(self.used, used)
         # A load that is not known all the time is not known.
         self.load = None if load is None or self.load is None else max(self.load, load)
+
+    def goes_on(self, now: float) -> bool:
+        """Return whether it is still watched: what went up before a long sleep tells nothing of now."""
+        return bool(self.windows) and now - self.windows[-1].at <= SHOWN
 
     def _close(self, now: float) -> None:
         # What was not watched to its end, as where the engine slept or the clock stepped, is no window.
@@ -74,24 +80,26 @@ class Trends:
             kind, used = (
                 ("rank", own.used) if own is not None and own.used is not None else ("device", state.memory.used)
             )
-            if kind == "device" and state.identity.platform == "host":
+            if kind == "device" and state.identity.of_everybody:
                 continue
             key = (_epoch(engine), f"{rank}:{kind}")
             self._watched.setdefault(key, _Watched()).note(now, used, load)
 
-    def of(self, engine: Engine, on: Mapping[str, DeviceState]) -> dict[str, Creep | None]:
-        """Return the trend of each rank that was watched for long enough, by the kind watched longest."""
+    def of(self, engine: Engine, on: Mapping[str, DeviceState], now: float) -> dict[str, Creep | None]:
+        """Return the trend of each rank watched for long enough, and still at ``now``, by the kind watched longest."""
         result: dict[str, Creep | None] = {}
         for rank in on:
             kinds = [self._watched.get((_epoch(engine), f"{rank}:{kind}")) for kind in ("rank", "device")]
-            longest = max((w for w in kinds if w is not None), key=lambda w: len(w.windows), default=None)
+            watched = (w for w in kinds if w is not None and w.goes_on(now))
+            longest = max(watched, key=lambda w: len(w.windows), default=None)
             if longest is not None and len(longest.windows) >= FEWEST:
                 result[rank] = longest.trend
         return result
 
     def forget(self, engines: Sequence[Engine]) -> None:
         """Forget the lives that are over."""
-        alive = {_epoch(engine) for engine in engines if engine.running is not None}
+        # One that nobody has looked for lately may still run.
+        alive = {_epoch(engine) for engine in engines if engine.up is not False}
         self._watched = {key: watched for key, watched in self._watched.items() if key[0] in alive}
 
 
@@ -116,7 +124,7 @@ def past_of(
         crash_loop=loops is not None,
         loop=loops,
         first_request=_first_request(engine),
-        trends=trends.of(engine, on) if engine.running is not None else {},
+        trends=trends.of(engine, on, now) if engine.running is not None else {},
         leftover=True if held.leftover else False if listed else None,
     )
 

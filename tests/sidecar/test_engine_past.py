@@ -44,43 +44,69 @@ def test_a_leak_of_a_rank_shows_though_a_neighbour_takes_and_gives() -> None:
     for second in range(0, int(SPAN * (FEWEST + 1)), 10):
         own = Held({"0": RankMemory(28 * GIB + 200 * MIB * second // 3600)}, {})
         trends.note(it, own, card(29 * GIB + (second % 7) * GIB), "serving", float(second))
-    (found,) = trends.of(it, card(0)).values()
+    (found,) = trends.of(it, card(0), SPAN * (FEWEST + 1)).values()
     assert found is not None
     assert found.slope * 3600 == pytest.approx(200 * MIB, rel=1e-3)
     assert found.load_rises is False
 
 
-def test_what_all_programs_of_a_host_take_is_no_engine_s_leak() -> None:
+@pytest.mark.parametrize(("platform", "sampler"), [("host", "node_meminfo"), ("nvidia", "meminfo")])
+def test_what_all_programs_of_a_host_take_is_no_engine_s_leak(platform: str, sampler: str) -> None:
     trends, it = Trends(), engine()
     (state,) = card(0).values()
-    host = replace(state.identity, device="cpu/node0", platform="host")
+    host = replace(state.identity, platform=platform, sampler=sampler)
     on = {"0": replace(state, identity=host)}
     for second in range(0, int(SPAN * (FEWEST + 1)), 10):
         on["0"] = replace(on["0"], memory=MemorySample(1.0, 64 * GIB, second * MIB))
         trends.note(it, NOBODY, on, "serving", float(second))
-    assert trends.of(it, on) == {}
+    assert trends.of(it, on, SPAN * (FEWEST + 1)) == {}
 
 
 def test_a_boot_is_no_trend_and_neither_is_what_was_not_watched() -> None:
     trends, it = Trends(), engine()
     for second in range(0, int(SPAN * (FEWEST + 1)), 10):
         trends.note(it, NOBODY, card(second * MIB), "loading", float(second))
-    assert trends.of(it, card(0)) == {}
+    assert trends.of(it, card(0), SPAN * (FEWEST + 1)) == {}
     for window in range(FEWEST + 1):
         trends.note(it, NOBODY, card(window * GIB), "serving", window * 3 * SPAN)
-    assert trends.of(it, card(0)) == {}
+    assert trends.of(it, card(0), FEWEST * 3 * SPAN) == {}
 
 
 def test_another_life_of_the_engine_begins_anew_and_the_old_one_is_forgotten() -> None:
     trends, it = Trends(), engine()
     for window in range(FEWEST + 1):
         trends.note(it, NOBODY, card(28 * GIB), "serving", window * SPAN)
-    assert trends.of(it, card(0)) == {"0": None}
+    now = FEWEST * SPAN
+    assert trends.of(it, card(0), now) == {"0": None}
     trends.forget([it])
-    assert trends.of(it, card(0)) == {"0": None}
-    assert trends.of(engine(11), card(0)) == {}
+    assert trends.of(it, card(0), now) == {"0": None}
+    assert trends.of(engine(11), card(0), now) == {}
     trends.forget([engine(11)])
-    assert trends.of(it, card(0)) == {}
+    assert trends.of(it, card(0), now) == {}
+
+
+def test_a_trend_outlives_a_look_that_failed_and_not_the_end_of_its_engine() -> None:
+    trends, it = Trends(), engine()
+    for window in range(FEWEST + 1):
+        trends.note(it, NOBODY, card(28 * GIB), "serving", window * SPAN)
+    it.running, it.looked = None, False
+    trends.forget([it])
+    assert trends.of(it, card(0), FEWEST * SPAN) == {"0": None}
+    it.looked = True
+    trends.forget([it])
+    assert trends.of(it, card(0), FEWEST * SPAN) == {}
+
+
+def test_a_trend_that_is_no_longer_watched_is_none_of_now() -> None:
+    """An engine that sleeps, or whose processes nobody lists any more, is not said to leak for what it once did."""
+    trends, it = Trends(), engine()
+    for window in range(FEWEST + 1):
+        trends.note(it, NOBODY, card((20 + window) * GIB), "serving", window * SPAN)
+    last = (FEWEST - 0.5) * SPAN
+    (found,) = trends.of(it, card(0), last + 2.5 * SPAN).values()
+    assert found is not None
+    trends.note(it, NOBODY, card(1), "sleeping", last + 3.5 * SPAN)
+    assert trends.of(it, card(0), last + 3.5 * SPAN) == {}
 
 
 def test_a_boot_is_remembered_once_it_serves_and_only_the_newest_few() -> None:

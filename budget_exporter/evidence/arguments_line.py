@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-__all__ = ["ALLOWED", "named_args"]
+__all__ = ["ALLOWED", "named_args", "without_credentials"]
 
 ALLOWED = frozenset(
     {
@@ -42,6 +43,8 @@ ALLOWED = frozenset(
         "tensor_parallel_size",
     }
 )
+# A quote ends an address: a list of names is printed as Python does.
+_ADDRESS = re.compile(r"(://)(?:[^/\s]*@)?([^\s?#'\"]*)(?:[?#][^\s'\"]*)?")
 _OPEN, _CLOSE = "([{<", ")]}>"
 
 
@@ -60,6 +63,11 @@ def named_args(text: str) -> dict[str, str]:
         if colon and name in ALLOWED:
             found[name] = _plain(value.strip())
     return found
+
+
+def without_credentials(text: str) -> str:
+    """Return ``text`` with its URLs without user, password and query: a model may be named by one, and is kept."""
+    return _ADDRESS.sub(r"\1\2", text) if "://" in text else text
 
 
 def _plain(value: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from budget_exporter.evidence.arguments_line import without_credentials
 from budget_exporter.evidence.derived import derived
 from budget_exporter.evidence.records import Writer
 from budget_exporter.evidence.statements import BootFact, PlanFact, RankFact, Statement
@@ -198,9 +199,10 @@ class Collected:
 
     def fields(self) -> dict[str, Any]:
         """Return the fields of a BootReport that belong to the engine as a whole."""
-        args = self.said.get("args") or self.base.args
+        args = {k: without_credentials(v) for k, v in (self.said.get("args") or self.base.args).items()}
         made: dict[str, Any] = {name: self.said.get(name, getattr(self.base, name)) for name in _NAMED}
-        made["model"] = self.said.get("model") or args.get("model") or self.base.model
+        model = self.said.get("model") or args.get("model") or self.base.model
+        made["model"] = None if model is None else without_credentials(model)
         for name in ("graph_charge_applied", "ple_locked", "ple_not_locked"):
             made[name] = self.said.get(name, getattr(self.base, name))
         made["args"] = args

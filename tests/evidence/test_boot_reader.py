@@ -364,6 +364,22 @@ def test_a_rank_is_known_by_its_pid_though_its_name_changes() -> None:
     assert requested == {1: Printed(printed_bytes("21.6"), 5368709), 0: Printed(printed_bytes("20.6"), 5368709)}
 
 
+def test_of_a_model_named_by_an_address_nothing_secret_is_kept() -> None:
+    # What is kept is written to the state file.
+    args = (
+        "(APIServer pid=11) INFO 02-03 10:00:00 [u.py:1] non-default args: {'model': 's3://k:word@b/x?sig=word#word', "
+        "'served_model_name': ['s3://k:word@b/x', 'plain@1'], 'port': 8000}"
+    )
+    reports = [
+        reader_of(args).report(),
+        reader_of(BANNER.replace("/models/Tiny-A", "s3://k:word@b/x").format(pid=11)).report(),
+    ]
+
+    assert [report.model for report in reports] == ["s3://b/x", "s3://b/x"]
+    assert reports[0].args == {"model": "s3://b/x", "served_model_name": "['s3://b/x', 'plain@1']", "port": "8000"}
+    assert "word" not in repr(reports)
+
+
 def test_the_rank_of_a_pipeline_needs_the_size_of_the_tensor_groups() -> None:
     fact = "(Worker_PP1_TP1 pid=9) INFO 02-03 10:00:20 [r.py:2] Model loading took 6.31 GiB memory and 9.1 seconds"
     args = (

@@ -98,7 +98,8 @@ def save(path: Path, state: State) -> None:
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with draft.open("wb") as file:
+        # Nobody else's business: it holds the engines' flags as their logs print them.
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
             file.write(msgspec.json.encode(state))
             file.flush()
             os.fsync(file.fileno())

@@ -59,6 +59,11 @@ def test_everything_comes_back_as_it_went(tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["state.json"]
 
 
+def test_the_file_is_ours_alone(tmp_path: Path) -> None:
+    state.save(tmp_path / "state.json", state.State())
+    assert (tmp_path / "state.json").stat().st_mode & 0o777 == 0o600
+
+
 def test_a_missing_file_is_a_new_state(tmp_path: Path) -> None:
     assert state.load(tmp_path / "state.json") == state.State()
 

@@ -9,6 +9,8 @@ from budget_exporter.facts.snapshot import EngineState
 
 __all__ = ["facts_of", "ranks_of"]
 
+_MOST = 1024
+"""More ranks than that are none, as in placements: what the flags ask for no host can have."""
 _NUMBER = re.compile(r"(\d+)")
 
 
@@ -28,7 +30,8 @@ def _ranks_of_shape(engine: EngineState) -> range:
     shape = engine.shape
     if shape is None or shape.data_parallel_size != 1:
         return range(0)
-    return range(shape.tensor_parallel_size * shape.pipeline_parallel_size)
+    ranks = shape.tensor_parallel_size * shape.pipeline_parallel_size
+    return range(ranks if ranks <= _MOST else 0)
 
 
 def facts_of(engine: EngineState, rank: str) -> RankFacts | None:

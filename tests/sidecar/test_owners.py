@@ -17,9 +17,20 @@ from budget_exporter.demo import amdgpu_tree, boot_log, procfs_tree
 from budget_exporter.demo.host import DEVICES, SIZE, Host
 from budget_exporter.demo.player import HEALTHY, HEALTHY_FREE, RESERVE, Engine
 from budget_exporter.demo.procfs_tree import Process
+from budget_exporter.facts.device import (
+    DeviceIdentity,
+    DeviceReport,
+    DeviceSample,
+    Holders,
+    MemorySample,
+    ProcessMemory,
+)
 from budget_exporter.facts.ownership import DeviceOwnership, RankMemory
 from budget_exporter.facts.snapshot import EngineState, Snapshot
+from budget_exporter.sidecar.devices import Board
+from budget_exporter.sidecar.owners import Owners
 from budget_exporter.sidecar.peaks import UNSEEN
+from budget_exporter.sidecar.reports import fold
 from budget_exporter.sidecar.wiring import Options, Sidecar
 from budget_exporter.sources import SOURCES
 from budget_exporter.units import GIB, MIB
@@ -300,3 +311,17 @@ async def test_an_engine_that_was_there_before_the_exporter_has_no_largest_use(h
     async with watching(host) as scene:
         await scene.until(lambda: scene.ranks["0"].used == HELD)
         assert scene.ranks["0"].used_high_water is None
+
+
+def test_what_all_programs_of_a_host_hold_is_not_what_no_process_of_the_card_accounts_for() -> None:
+    """A chip without memory of its own has the host's figures; its list of processes is of the card all the same."""
+    for sampler, unattributed in (("nvml_v2", 7 * GIB), ("meminfo", None)):
+        board = Board()
+        identity = DeviceIdentity(FIRST, "nvidia", "chip", "580", sampler)
+        sample = DeviceSample(identity, MemorySample(100.0, 64 * GIB, 8 * GIB))
+        listed = Holders(FIRST, 100.0, (ProcessMemory(STRANGER, GIB),), complete=True)
+        folded = fold(None, DeviceReport((sample,), holders=(listed,)))
+        board.update(folded.windows, {})
+        board.tell("nvidia", folded, 100.0, 1.0)
+        owned = Owners({}).divide(board, [], {}, 100.0).division.devices[FIRST]
+        assert (owned.foreign_bytes, owned.unattributed) == (GIB, unattributed)

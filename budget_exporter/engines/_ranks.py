@@ -34,7 +34,7 @@ def local_ranks(shape: Shape) -> list[LocalRank]:
     slice out of the list for each replica.
     """
     inside, replicas = _inside(shape), _replicas(shape)
-    if inside * len(replicas) > _MOST_RANKS:
+    if inside * _number(replicas) > _MOST_RANKS:
         return []
     if shape.data_parallel_size == 1:
         return [LocalRank(str(rank), rank) for rank in range(inside)]
@@ -62,7 +62,7 @@ def rank_name(worker: Worker, shape: Shape) -> str | None:
     if shape.data_parallel_size == 1:
         return str(rank) if parts and "DP" not in parts else None
     replicas = _replicas(shape)
-    replica = parts.get("DP", replicas[0] if len(replicas) == 1 and parts else None)
+    replica = parts.get("DP", replicas[0] if _number(replicas) == 1 and parts else None)
     return f"d{replica}.{rank}" if replica is not None and replica in replicas else None
 
 
@@ -114,6 +114,11 @@ def _replicas(shape: Shape) -> range:
     if local is None:
         return range(shape.data_parallel_size)
     return range(start or 0, (start or 0) + local)
+
+
+def _number(replicas: range) -> int:
+    """Return how many there are; flags may ask for more than ``len`` can count."""
+    return replicas.stop - replicas.start
 
 
 def _count(shape: Shape, flag: str) -> int | None:

@@ -135,6 +135,7 @@ def test_a_host_s_memory_is_no_device_of_an_engine_that_is_not_known_to_run_on_t
 
 def test_a_mistyped_size_makes_no_million_series() -> None:
     assert place(Shape(tensor_parallel_size=10**9), {}, (), CARDS) == ()
+    assert place(Shape(data_parallel_size=10**30), {}, (), CARDS) == ()
 
 
 @pytest.mark.parametrize(

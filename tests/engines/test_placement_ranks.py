@@ -195,3 +195,10 @@ def test_memory_shows_at_most_one_rank_a_card_and_only_by_more_than_half(held: d
     for rank, device in shown.items():
         cards = held[11 + int(rank)]
         assert 2 * cards[NAMES.index(device)] > sum(cards.values())
+
+
+def test_a_title_is_read_also_where_the_flags_ask_for_more_replicas_than_can_be_counted() -> None:
+    assert (
+        rank_name(Worker(1, "VLLM::Worker_DP3_TP1"), Shape(tensor_parallel_size=2, data_parallel_size=10**30)) == "d3.1"
+    )
+    assert rank_name(Worker(1, "VLLM::Worker_TP1"), Shape(tensor_parallel_size=2, data_parallel_size=10**30)) is None

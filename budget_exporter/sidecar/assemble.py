@@ -121,11 +121,12 @@ def engine_state(
 
     ledger, verdict, trouble = None, Verdict(), ""
     try:
-        inputs = rank_inputs(placements, devices, free, limit)
-        ledger = _ledger(engine, registry, inputs, report)
+        try:
+            inputs = rank_inputs(placements, devices, free, limit)
+            ledger = _ledger(engine, registry, inputs, report)
+        except LawError as error:
+            trouble = f"no budget: {error}"
         verdict = judge(ledger)
-    except LawError as error:
-        verdict, trouble = judge(None), f"no budget: {error}"
     except Exception as error:  # flags and lines of one engine must not cost the others their figures
         logging.getLogger("budget_exporter").debug("no budget for %s", engine.name, exc_info=True)
         ledger, trouble = None, f"no budget: {type(error).__name__}: {error}"

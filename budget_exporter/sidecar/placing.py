@@ -48,16 +48,28 @@ class Places:
             shown = self._shown.get(name)
             if shown is None or shown.main != engine.main:
                 shown = self._shown[name] = _Shown(engine.main)
-            if engine.running is not None:
-                held = _held(engine.running.sighting, devices, holders)
-                running = engine.running
-                shown.devices |= ranks_by_memory(running.shape, running.sighting.workers, held, devices)
-            placed[name] = place(engine, devices, shown.devices)
-            self._note(name, placed[name])
+            log = self._logs.setdefault(name, StateLog(f"placement.{name}"))
+            try:
+                placed[name] = self._place(engine, shown, devices, holders)
+            except Exception as error:  # noqa: BLE001 - what one engine was given must not cost the others their figures
+                placed[name] = ()
+                log.note(f"its ranks cannot be placed: {type(error).__name__}: {error}")
+            else:
+                self._note(log, placed[name])
         return placed
 
-    def _note(self, name: str, placements: Iterable[Placement]) -> None:
-        log = self._logs.setdefault(name, StateLog(f"placement.{name}"))
+    @staticmethod
+    def _place(
+        engine: Engine, shown: _Shown, devices: Sequence[DeviceIdentity], holders: Mapping[str, Holders]
+    ) -> tuple[Placement, ...]:
+        running = engine.running
+        if running is not None:
+            held = _held(running.sighting, devices, holders)
+            shown.devices |= ranks_by_memory(running.shape, running.sighting.workers, held, devices)
+        return place(engine, devices, shown.devices)
+
+    @staticmethod
+    def _note(log: StateLog, placements: Iterable[Placement]) -> None:
         parted = [p for p in placements if p.contradicted is not None]
         log.note("; ".join(f"rank {p.rank}: {p.device}: {p.why}" for p in parted))
 

@@ -8,6 +8,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,11 @@ from budget_exporter import config
 from budget_exporter.demo import boot_log
 from budget_exporter.demo.host import DEVICES, Host
 from budget_exporter.demo.player import HEALTHY, HEALTHY_FREE, Engine
-from budget_exporter.facts.engine import Placement
+from budget_exporter.facts.device import DeviceIdentity
+from budget_exporter.facts.engine import EngineSighting, Placement, ProcessKey, Shape
 from budget_exporter.facts.snapshot import EngineState, Snapshot
+from budget_exporter.sidecar import fleet
+from budget_exporter.sidecar.placing import Places
 from budget_exporter.sidecar.wiring import Options, Sidecar
 from budget_exporter.sources import SOURCES
 
@@ -105,3 +109,21 @@ async def test_processes_tell_where_the_environment_cannot(host: Host) -> None:
     async with watching(host) as made:
         state = await until(made, lambda e: devices(e) and None not in devices(e))
     assert state.placements == (Placement("0", FIRST), Placement("1", SECOND))
+
+
+def test_an_engine_whose_ranks_cannot_be_placed_costs_no_other_its_place(caplog: pytest.LogCaptureFixture) -> None:
+    """What its flags make of the laws of placement is not foreseen in all: such a one is logged, once."""
+    never: Any = {"data-parallel-rank": 5}
+    engines = []
+    for name, given in (("bad", never), ("good", {})):
+        made = fleet.Engine(name, None)
+        sighting = EngineSighting("procfs", ProcessKey(10, 1), 0.0, ("vllm", "serve", "m"), {})
+        made.running = made.last = fleet.Running(sighting, Shape(given=given))
+        engines.append(made)
+    places, card = Places(), DeviceIdentity(FIRST, "amd", "card", "amdgpu", "amdgpu_vram", order=0)
+    for _ in range(2):
+        placed = places.of(engines, [card], {})
+        assert placed["bad"] == ()
+        assert [p.device for p in placed["good"]] == [FIRST]
+    assert [r.name for r in caplog.records] == ["budget_exporter.placement.bad"]
+    assert "its ranks cannot be placed: TypeError" in caplog.text

@@ -124,10 +124,11 @@ def _owners(engines: Iterable[Engine]) -> dict[int, Owner]:
 
 
 def _processes(engine: str, sighting: EngineSighting, shape: Shape) -> dict[int, Owner]:
-    owners = {sighting.main.pid: Owner(engine)}
-    for worker in sighting.workers:
-        owners[worker.pid] = Owner(engine, rank_name(worker, shape))
-    return owners
+    names = {worker.pid: rank_name(worker, shape) for worker in sighting.workers}
+    if any("Worker" in worker.title and names[worker.pid] is None for worker in sighting.workers):
+        # A replica's core names the replica, its worker does not: the core alone is not all that the rank holds.
+        names |= {worker.pid: None for worker in sighting.workers if "EngineCore" in worker.title}
+    return {sighting.main.pid: Owner(engine), **{pid: Owner(engine, name) for pid, name in names.items()}}
 
 
 def _rank(owner: Owner, told: RuntimeMemory, placed: Mapping[str, tuple[Placement, ...]]) -> str | None:

@@ -11,7 +11,7 @@ from budget_exporter.verdicts.advice_pool import margin, pool_below_contract, po
 
 __all__ = ["advise"]
 
-UNREACHED = "nothing that a deploy can set reaches this; it takes another image or another device"
+UNREACHED = "no flag reaches this: it takes memory that others hold, another image or another device"
 
 
 def advise(case: Case) -> tuple[Advice, ...]:
@@ -40,14 +40,18 @@ def _holds(verdict: Verdict, reason: str) -> bool:
 
 def _helpless(verdict: Verdict, reason: str) -> bool:
     """Return whether it must be said that nothing helps: of what leaves too little memory or too small a pool."""
-    return reason in {"measured_margin", "kv_below_contract"} and _holds(verdict, reason)
+    return reason in {"utilization_limit", "measured_margin", "kv_below_contract"} and _holds(verdict, reason)
 
 
 def _utilization(case: Case) -> tuple[str, str, str] | None:
     limits = [rank.limit.low for rank in case.ranks.values() if rank.limit is not None]
     if not limits:
         return None
-    value = f"{min(limits):.3f}"
+    lowest = min(limits)
+    # What others hold is not made good by a share that has no room for the engine's own charges.
+    if any(rank.size * lowest <= sum(term.bytes for term in rank.charges) for rank in case.ranks.values()):
+        return None
+    value = f"{lowest:.3f}"
     return "--gpu-memory-utilization", value, f"--gpu-memory-utilization {value} passes the check at init"
 
 

@@ -6,6 +6,7 @@ from budget_exporter.budget.graphs import ESTIMATE, PER_GRAPH, mib_to_cover, per
 from budget_exporter.facts.boot import Printed, RankFacts
 from budget_exporter.units import MIB, gib_text
 from budget_exporter.verdicts.advice_case import Case
+from budget_exporter.verdicts.advice_pool import taken
 from budget_exporter.verdicts.drift import charge_of
 
 __all__ = ["charge_over", "charge_under"]
@@ -22,20 +23,23 @@ def charge_under(case: Case) -> Found:
         return None
     if _fork(case):
         return _fork_charge(case, heaviest)
+    if case.explicit is not None:
+        return None  # a pool of a given size is neither charged for graphs nor made smaller by a lower share
     estimates = [facts.graph_estimate for facts in _facts(case).values() if facts.graph_estimate is not None]
     if case.report is not None and case.report.graph_charge_applied is False and estimates:
-        charges = gib_text(max(estimate.bytes for estimate in estimates))
-        return ESTIMATE_GRAPHS, "1", f"{ESTIMATE_GRAPHS}=1 charges the estimate of {charges}"
+        charge = max(estimate.bytes for estimate in estimates)
+        says = f"{ESTIMATE_GRAPHS}=1 charges the estimate of {gib_text(charge)}"
+        return taken(case, (ESTIMATE_GRAPHS, "1"), says, dict.fromkeys(case.ranks, charge))
     missing = {
         name: max(0, capture.bytes + capture.rounding - _charge(case, name))
         for name, capture in _captures(case).items()
         if name in case.ranks
     }
-    # Where the pool's size is a flag, a lower share takes nothing from it.
-    ratio = None if case.explicit is not None else case.lowered(missing)
+    ratio = case.lowered(missing)
     if ratio is None:
         return None
-    return UTILIZATION, f"{ratio:.3f}", f"{UTILIZATION} {ratio:.3f} leaves room for what was not charged"
+    says = f"{UTILIZATION} {ratio:.3f} leaves room for what was not charged"
+    return taken(case, (UTILIZATION, f"{ratio:.3f}"), says, case.freed(ratio))
 
 
 def charge_over(case: Case) -> Found:

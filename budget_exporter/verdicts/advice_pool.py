@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from budget_exporter.units import MIB, gib_text
 from budget_exporter.verdicts.advice_case import BLOCK, Case
 
-__all__ = ["margin", "pool_below_contract", "pool_below_minimum"]
+__all__ = ["margin", "pool_below_contract", "pool_below_minimum", "taken", "within_contract"]
 
 Found = tuple[str, str, str] | None
 UTILIZATION, SIZE, LENGTH = "--gpu-memory-utilization", "--kv-cache-memory-bytes", "--max-model-len"
@@ -30,8 +30,7 @@ def margin(case: Case) -> Found:
     gives = f"{UTILIZATION} {ratio:.3f} gives {gib_text(min(freed.values()))} back"
     if case.offload:
         return UTILIZATION, f"{ratio:.3f}", f"{gives}, out of the arena: it gets slower, nothing else"
-    share = min((pools[name] - freed[name]) / pools[name] for name in pools)
-    return _with_contract(case, (UTILIZATION, f"{ratio:.3f}"), gives, share)
+    return taken(case, (UTILIZATION, f"{ratio:.3f}"), gives, freed)
 
 
 def _shortfalls(case: Case) -> dict[str, int]:
@@ -47,10 +46,19 @@ def _smaller_size(case: Case, shortfall: int, explicit: int) -> Found:
     if size <= 0:
         return None
     gives = f"{SIZE} {size} gives {gib_text(explicit - size)} back"
-    return _with_contract(case, (SIZE, str(size)), gives, size / explicit)
+    return within_contract(case, (SIZE, str(size)), gives, size / explicit)
 
 
-def _with_contract(case: Case, setting: tuple[str, str], gives: str, share: float) -> Found:
+def taken(case: Case, setting: tuple[str, str], gives: str, sizes: Mapping[str, int]) -> Found:
+    """Return as advice what takes ``sizes`` bytes from the pools, where they have them and the contract holds."""
+    pools = case.pools()
+    if pools is None or any(sizes.get(name, 0) >= size for name, size in pools.items()):
+        return None
+    share = min((size - sizes.get(name, 0)) / size for name, size in pools.items())
+    return within_contract(case, setting, gives, share)
+
+
+def within_contract(case: Case, setting: tuple[str, str], gives: str, share: float) -> Found:
     """
     Return a smaller pool as advice where the contract allows it, ``share`` of today's tokens being left.
 

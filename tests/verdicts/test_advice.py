@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -67,7 +68,14 @@ def test_nothing_is_advised_where_nothing_holds() -> None:
 def test_utilization_above_the_limit_is_set_to_what_certainly_passes() -> None:
     limited = rank(limit=Limit(0.982, 0.981, 0.983, "log"))
     assert only(case({"utilization_limit": True}, limited)) == ("--gpu-memory-utilization", "0.981")
-    assert advise(case({"utilization_limit": True}, rank())) == ()
+    assert only(case({"utilization_limit": True}, rank())) == ("", "")
+
+
+@pytest.mark.parametrize("low", [0.0, 0.005, 0.25])
+def test_no_utilization_is_advised_that_has_no_room_for_the_engine_s_own_charges(low: float) -> None:
+    """0.41 GiB of 79 are free because an earlier life holds the rest: no share of that starts an engine."""
+    held = rank(limit=Limit(low, low, low, "log"), charges=(Term("weights", 8 * GIB, "log"),))
+    assert only(case({"utilization_limit": True}, held)) == ("", "")
 
 
 def test_a_margin_comes_out_of_the_pool_where_the_contract_allows_it() -> None:
@@ -202,6 +210,23 @@ def test_vllm_is_told_to_charge_its_estimate_or_to_ask_for_less() -> None:
     assert advise(case(held, charged, report=captured(900), shape=Shape(kv_cache_memory_bytes=GIB))) == ()
     assert advise(case(held, rank())) == ()
     assert advise(case(held, report=captured(900))) == ()
+
+
+def test_graphs_are_not_charged_to_a_pool_that_would_break_its_contract() -> None:
+    held = {"capture_over_charge": True}
+    charged = rank(charges=(Term("cuda_graphs", 388 * MIB, "log"),))
+    uncharged = replace(captured(900, estimate=600, applied=False), kv_tokens=100_000)
+    lacking = replace(captured(900, estimate=388, applied=True), kv_tokens=100_000)
+    for own, report, lever in (
+        (rank(), uncharged, "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"),
+        (charged, lacking, "--gpu-memory-utilization"),
+    ):
+        assert only(case(held, own, report=report, promised=80_000))[0] == lever
+        assert advise(case(held, own, report=report, promised=95_000)) == ()
+    assert advise(case(held, rank(pool_bytes=600 * MIB), report=uncharged)) == ()
+    assert advise(case(held, RankLedger("0", SIZE, 30 * GIB, (), None), report=uncharged)) == ()
+    small = rank(requested=100 * MIB)
+    assert advise(case(held, small, report=captured(900))) == ()
 
 
 def test_a_charge_that_nothing_needs_goes_to_the_pool_where_the_device_can_spare_it() -> None:

@@ -6,7 +6,7 @@ ARGS ?=
 # What the tests of real parts need from Debian; `make test` installs what is missing where it may, and has none of the
 # services started: the tests start their own.
 APT := prometheus prometheus-alertmanager systemd systemd-container dbus rocm-smi librocm-smi64-1 strace curl procps \
-  gcc libc6-dev podman conmon runc docker.io containerd logrotate
+  gcc libc6-dev podman conmon runc docker.io containerd logrotate openssl
 PYRSMI := .cache/pyrsmi-0.2.0 .cache/pyrsmi-1.1.0
 PYHLML := .cache/habana-pyhlml-1.24.2.481
 TPU_INFO := .cache/tpu-info-0.14.2

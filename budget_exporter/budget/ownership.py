@@ -43,7 +43,7 @@ def divide(
 
 def _device(holders: Holders, used: int | None, owners: Mapping[int, Owner]) -> DeviceOwnership:
     processes = holders.processes
-    attributed = _total(p.used for p in processes)
+    attributed = _all(p.used for p in processes)
     result = DeviceOwnership(
         device=holders.device,
         attributed=attributed,
@@ -55,12 +55,15 @@ def _device(holders: Holders, used: int | None, owners: Mapping[int, Owner]) -> 
     )
     if not holders.complete:
         return result
-    foreign = sorted((p for p in processes if p.pid not in owners and p.used), key=lambda p: (-(p.used or 0), p.pid))
+    # A process of which the driver does not tell how much it holds leaves open what is foreign, and what is nobody's.
+    strangers = [p for p in processes if p.pid not in owners]
+    foreign_bytes = _all(p.used for p in strangers)
+    foreign = sorted((p for p in strangers if p.used), key=lambda p: (-(p.used or 0), p.pid))
     return replace(
         result,
-        foreign=tuple(foreign),
-        foreign_bytes=sum(p.used or 0 for p in foreign),
-        unattributed=None if used is None else used - (attributed or 0),
+        foreign=None if foreign_bytes is None else tuple(foreign),
+        foreign_bytes=foreign_bytes,
+        unattributed=None if used is None or attributed is None else used - attributed,
     )
 
 
@@ -74,7 +77,13 @@ def _held(
             continue
         if owner.rank == rank or (owner.rank is None and not shared):
             own.append(process)
-    return RankMemory(_total(p.used for p in own), _total(p.gtt_used for p in own)) if own else None
+    return RankMemory(_all(p.used for p in own), _all(p.gtt_used for p in own)) if own else None
+
+
+def _all(values: Iterable[int | None]) -> int | None:
+    """Return the sum of the bytes, None where one of them is not known: a part must not pass for the whole."""
+    known = list(values)
+    return None if None in known else sum(value for value in known if value is not None)
 
 
 def _total(values: Iterable[int | None]) -> int | None:

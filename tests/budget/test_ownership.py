@@ -19,7 +19,7 @@ def holders(*processes: ProcessMemory, device: str = CARD, complete: bool = True
 
 def test_a_rank_holds_what_its_engine_holds_on_its_card_without_its_peers_share() -> None:
     owners = {10: Owner("qwen"), 11: Owner("qwen", "0"), 12: Owner("qwen", "1")}
-    listed = holders(ProcessMemory(10, 1), ProcessMemory(11, 100, gtt_used=7), ProcessMemory(12, 20))
+    listed = holders(ProcessMemory(10, 1, gtt_used=0), ProcessMemory(11, 100, gtt_used=7), ProcessMemory(12, 20))
     owned = divide(listed, {CARD: 130}, owners, TWO)
     assert owned.ranks == {("qwen", "0"): RankMemory(101, 7)}
     card = owned.devices[CARD]
@@ -51,6 +51,22 @@ def test_what_belongs_to_no_engine_is_foreign_largest_first() -> None:
     card = divide(listed, {CARD: 10}, {}, {}).devices[CARD]
     assert [p.pid for p in card.foreign or ()] == [8, 7]
     assert (card.foreign_bytes, card.unattributed, card.evicted, card.evicted_seconds) == (12, -2, 2, 0.5)
+
+
+def test_a_process_of_which_nobody_tells_what_it_holds_leaves_open_what_is_foreign_and_what_is_nobody_s() -> None:
+    listed = holders(ProcessMemory(11, 100), ProcessMemory(7, None), ProcessMemory(8, 9))
+    card = divide(listed, {CARD: 130}, {11: Owner("qwen", "0")}, TWO).devices[CARD]
+    assert (card.foreign, card.foreign_bytes, card.unattributed, card.attributed) == (None, None, None, None)
+    listed = holders(ProcessMemory(11, None), ProcessMemory(8, 9))
+    owned = divide(listed, {CARD: 130}, {11: Owner("qwen", "0")}, TWO)
+    card = owned.devices[CARD]
+    assert (card.foreign_bytes, card.unattributed, owned.ranks["qwen", "0"].used) == (9, None, None)
+
+
+def test_a_part_of_a_rank_does_not_pass_for_all_of_it() -> None:
+    listed = holders(ProcessMemory(11, 100, gtt_used=5), ProcessMemory(12, None), ProcessMemory(13, 0))
+    owners = {11: Owner("qwen", "0"), 12: Owner("qwen", "0"), 13: Owner("qwen", "1")}
+    assert divide(listed, {}, owners, TWO).ranks == {("qwen", "0"): RankMemory(None, None)}
 
 
 def test_where_not_every_process_is_listed_nothing_is_foreign_and_nothing_unattributed() -> None:
